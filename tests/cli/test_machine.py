@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_doctor_finds_problems(stoker: Any) -> None:
     assert problems["home"]["fix"].startswith("set STOKER_HOME")
     text = stoker("doctor", code=4, env=home).stdout
     assert "fix: set STOKER_HOME" in text
+    assert re.search(r"^✗ stacks +.*did you mean 'orchestrator'", text, re.MULTILINE), "no mark without words"
     assert text.endswith("2 problems\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,7 @@ def test_what_skypilot_refuses_is_refused_before(settings: dict[str, Any], words
         ({"accelerators": "tpu-v6e:8", "nodes": 2}, "gcp", 'accelerators="tpu-v6e:4", nodes=4'),
         ({"accelerators": "tpu-v4:8"}, "gcp", 'accelerators="tpu-v4:4", nodes=2'),
         ({"accelerators": "tpu-v5e:4", "nodes": 4}, "k8s/ctx", "the kubernetes backend does"),
+        ({"accelerators": "tpu-v7x:4"}, "gcp", "the kubernetes backend gives tpu-v7x"),
     ],
 )
 def test_each_host_of_a_slice_is_a_node(resources: dict[str, Any], infra: str, asked: str) -> None:
@@ -432,7 +434,7 @@ def findings(
     resources: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, Any] | None = None, **more: Any
 ) -> list[Finding]:
     """What the plan says of a step, the catalog's prices included."""
-    backend = SkypilotBackend(SITE, options or {})
+    backend = SkypilotBackend(SITE, {"sky": sys.executable, **(options or {})})
     try:
         step = step_plan(resources, settings, **more)
         return [*backend.check(step), *backend.prove([step])]
@@ -455,6 +457,12 @@ def test_the_plan_shows_machine_region_and_price(prices: None) -> None:
     assert variant.what.startswith("1x_A6000_SECURE") and "$0.49" in variant.what
     [plain] = findings({"cpu_count": 2}, {})
     assert plain.what == "m6i.large in aws/us-east-1: $0.10 an hour"
+
+
+def test_without_the_command_nothing_is_launched(prices: None) -> None:
+    codes = {one.code: one for one in findings({"accelerators": "V100:1"}, {}, {"sky": "/nowhere/bin/sky"})}
+    assert codes["STK327"].level == "error" and "/nowhere/bin/sky" in codes["STK327"].what
+    assert "sky/bin/pip install" in codes["STK327"].fix and "STK323" in codes
 
 
 def test_without_a_catalog_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ def training():
 if __name__ == "__main__":
     training()
 """
-STACKS = """
+STACKS = f"""
 stack = "clouds"
 [stacks.clouds]
 artifact_store = "s3://bucket/store"
-orchestrator = {flavor = "skypilot"}
+orchestrator = {{flavor = "skypilot", sky = "{sys.executable}"}}
+[stacks.missing]
+artifact_store = "s3://bucket/store"
+orchestrator = {{flavor = "skypilot", sky = "/nowhere/bin/sky"}}
 [stacks.here]
 orchestrator = "local"
 """
@@ -48,9 +52,11 @@ def test_what_each_stack_could_give(project: Any, tmp_path: Path, monkeypatch: p
     project.write({"train.py": PROGRAM, "stoker.toml": STACKS})
     shown = project.stoker("plan", "train.py", "--where", code=None)
     assert "skypilot: p3.8xlarge in aws/us-east-1: $12.24 an hour" in shown.stdout, shown.stdout + shown.stderr
+    assert "no: SkyPilot's command '/nowhere/bin/sky' is not here (STK327)" in shown.stdout
+    assert "fix: install SkyPilot" in shown.stdout
     document = json.loads(project.stoker("plan", "train.py", "--where", "--json", code=None).stdout)["where"]
     fits = {key: {row["stack"]: row["fits"] for row in rows} for key, rows in document.items()}
-    assert fits["train"]["clouds"] and not fits["train"]["here"]
+    assert fits["train"]["clouds"] and not fits["train"]["here"] and not fits["train"]["missing"]
     assert fits["report"]["clouds"] and fits["report"]["here"]
     [here] = [row for row in document["report"] if row["stack"] == "here"]
     assert here["text"] == "no price is known"

@@ -95,9 +95,10 @@ def command(*, stack_name: str | None, patience: float, as_json: bool) -> int:
 def print_check(check: Check, width: int) -> None:
     """Print a check, its name in a column of `width`."""
     mark = paint("✗", "31") if check.problem else paint("✓", "32")
-    echo(f"{mark} {check.name:<{width}}  {check.found}".rstrip())
-    if check.problem:
-        echo(f"  {'':<{width}}  {check.problem}")
+    first, *more = [text for text in (check.found, check.problem) if text] or [""]
+    echo(f"{mark} {check.name:<{width}}  {first}".rstrip())
+    for text in more:
+        echo(f"  {'':<{width}}  {text}")
     if check.fix:
         echo(f"  {'':<{width}}  fix: {check.fix}")
 

@@ -7,6 +7,7 @@ from typing import Any, Callable, Final, Iterator, Sequence
 import attrs
 
 from stoker import stacks
+from stoker.backends.registry import BACKENDS
 from stoker.cli.output import paint
 from stoker.core.errors import StokerError
 from stoker.core.plan import Plan, StepPlan, reporter_of
@@ -27,6 +28,8 @@ class StackAnswer:
     """The flavor that the step would run on; empty where the stack has no plan."""
     text: str
     """The machine and its price, why there is no price, or why the step cannot run there."""
+    fix: str = ""
+    """What makes the step fit there, or lets the platform be asked."""
 
 
 def ask_stacks(plan_on: Callable[[str], Plan]) -> dict[str, list[StackAnswer]]:
@@ -37,7 +40,7 @@ def ask_stacks(plan_on: Callable[[str], Plan]) -> dict[str, list[StackAnswer]]:
         try:
             plan = plan_on(stack.name)
         except StokerError as error:
-            failures.append(StackAnswer(stack=stack.name, fits=False, backend="", text=error.message))
+            failures.append(StackAnswer(stack=stack.name, fits=False, backend="", text=error.message, fix=error.fix))
             continue
         for step in plan.steps:
             flavor = (
@@ -57,9 +60,15 @@ def _answer(plan: Plan, step: StepPlan, stack: str, flavor: str) -> StackAnswer:
     errors = [finding for finding in mine if finding.level == "error"]
     if errors:
         text = "; ".join(f"{finding.what} ({finding.code})" for finding in errors)
-        return StackAnswer(stack=stack, fits=False, backend=flavor, text=text)
+        fix = "; ".join(dict.fromkeys(finding.fix for finding in errors if finding.fix))
+        return StackAnswer(stack=stack, fits=False, backend=flavor, text=text, fix=fix)
     priced = next((finding.what for finding in mine if finding.code == PRICED), NO_PRICE)
-    return StackAnswer(stack=stack, fits=True, backend=flavor, text=priced)
+    unasked = BACKENDS.load(flavor).unasked
+    silent = next((finding for finding in mine if finding.code in unasked), None)
+    if silent is None:
+        return StackAnswer(stack=stack, fits=True, backend=flavor, text=priced)
+    text = f"{priced}; {silent.what}: {silent.why} ({silent.code})"
+    return StackAnswer(stack=stack, fits=True, backend=flavor, text=text, fix=silent.fix)
 
 
 def lines(steps: Sequence[StepPlan], answers: dict[str, list[StackAnswer]]) -> Iterator[str]:
@@ -72,6 +81,8 @@ def lines(steps: Sequence[StepPlan], answers: dict[str, list[StackAnswer]]) -> I
         for row in rows:
             answer = f"{row.backend}: {row.text}" if row.fits else paint(f"no: {row.text}", "31")
             yield f"  {row.stack:<{width}}  {answer}"
+            if row.fix:
+                yield f"  {'':<{width}}  fix: {row.fix}"
 
 
 def document(answers: dict[str, list[StackAnswer]]) -> dict[str, Any]:

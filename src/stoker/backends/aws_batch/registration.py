@@ -129,6 +129,7 @@ BATCH: Final = Backend(
     settings=BatchSettings,
     open=open_batch,
     sends_code=True,
+    unasked=("STK318",),  # of backends.aws_batch.prove, which is imported when an account is asked
     decorator=FlowDecorator(
         name="batch",
         title="AWS Batch",

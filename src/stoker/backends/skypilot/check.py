@@ -1,19 +1,21 @@
 """What SkyPilot makes of each field of a step's request: honoured, translated, or refused with what to do.
 
-`check` asks nobody. `prove` reads the user's own SkyPilot catalog, for the choice that is shown in the plan and the
-limits on what it may cost.
+`check` asks nobody. `prove` looks for SkyPilot's command, and reads the user's own SkyPilot catalog: for the choice
+that is shown in the plan, and the limits on what it may cost.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.skypilot import catalog, requests
 from stoker.backends.skypilot.catalog import Offer
+from stoker.backends.skypilot.command import found
 from stoker.backends.skypilot.settings import SkypilotSettings
-from stoker.core.errors import SettingsError
+from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.units import duration_text, size_text, value_or
@@ -27,6 +29,7 @@ CHOICE: Final = "STK323"
 COST: Final = "STK324"
 CHECKPOINTS: Final = "STK325"
 PRICE_UNKNOWN: Final = "STK326"
+NO_COMMAND: Final = "STK327"
 
 
 def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Finding]:
@@ -132,8 +135,14 @@ def offer_of(step: StepPlan, options: Mapping[str, Any]) -> tuple[list[Offer], i
 
 
 def prove(steps: Sequence[StepPlan], options: Mapping[str, Any]) -> Iterator[Finding]:
-    """The choice and its price for each step, and what is dearer than allowed."""
+    """Whether SkyPilot's command is here, the choice and its price for each step, and what is dearer than allowed."""
     settings = SkypilotSettings(**options)
+    try:
+        found(str(settings.get("sky", "sky")), os.environ)
+    except BackendError as error:
+        for step in {step.name: step for step in steps}.values():
+            why = "clusters and managed jobs are launched by that command"
+            yield reporter_of(step).error(NO_COMMAND, error.message, why, error.fix)
     total, unbounded = 0.0, list[str]()
     seen = set()
     for step in steps:

@@ -165,13 +165,7 @@ class SkyCommand:
     ) -> subprocess.Popen[bytes]:
         if self._abandoned:
             raise Away("the run has ended")
-        program = shutil.which(self._program, path=self._environment.get("PATH"))
-        if program is None:
-            raise BackendError(
-                f"SkyPilot's command '{self._program}' is not here",
-                fix="install SkyPilot in an environment of its own (python -m venv sky; sky/bin/pip install "
-                '"skypilot[aws]"), and name it: SkypilotSettings(sky="…/sky/bin/sky")',
-            )
+        program = found(self._program, self._environment)
         process = subprocess.Popen(
             [program, *words],
             stdin=subprocess.DEVNULL,
@@ -184,6 +178,19 @@ class SkyCommand:
             with self._lock:
                 self._calls.add(process)
         return process
+
+
+def found(program: str, environment: Mapping[str, str]) -> str:
+    """The path of SkyPilot's command; a `BackendError` where it is not here."""
+    path = shutil.which(program, path=environment.get("PATH"))
+    if path is None:
+        raise BackendError(
+            f"SkyPilot's command '{program}' is not here",
+            fix="install SkyPilot in an environment of its own (python3 -m venv sky; sky/bin/pip install "
+            '"skypilot[aws]"), and name its command in the stack: '
+            'orchestrator = {flavor = "skypilot", sky = "/path/to/sky/bin/sky"}',
+        )
+    return path
 
 
 _NO_CONTROLLER: Final = re.compile(r"No in-progress managed jobs|jobs controller.*(?:not|STOPPED)|ClusterNotUpError")

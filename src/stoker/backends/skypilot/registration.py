@@ -97,6 +97,7 @@ SKYPILOT: Final = Backend(
     open=open_skypilot,
     resources=resources_of,
     sends_code=True,
+    unasked=("STK327",),  # of backends.skypilot.check, which is imported with a plan
     decorator=FlowDecorator(
         name="skypilot",
         title="SkyPilot",

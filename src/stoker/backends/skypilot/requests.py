@@ -53,6 +53,8 @@ _ON_KUBERNETES: Final[Mapping[str, str]] = {
 }
 """TPUs as SkyPilot calls those of a Kubernetes cluster, which are counted by chips; it takes slices of one host there.
 https://docs.skypilot.co/en/latest/reference/kubernetes/kubernetes-getting-started.html"""
+_OFFERED: Final = ("tpu-v2", "tpu-v3", *_ON_KUBERNETES)
+"""TPUs of SkyPilot's catalogs: https://github.com/skypilot-org/skypilot-catalog, v8, common/accelerators.csv"""
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "A100-80GB": ("A100-80GB", "A100-80GB-SXM"),
     "A4000": ("A4000", "RTXA4000"),
@@ -268,6 +270,9 @@ def accelerator_text(kind: Accelerator, gpus: int, *, hosts: int = 1, is_cluster
     count = kind.count or gpus
     if kind.model.vendor != "tpu":
         return f"{kind.name}:{count}"
+    if kind.name not in _OFFERED:
+        fix = f"the kubernetes backend gives {kind.name} on GKE; or ask for one of {', '.join(_OFFERED)}"
+        raise SettingsError(f"SkyPilot's catalogs have no {kind.name}", fix=fix)
     sizes = _ONE_HOST.get(kind.name, (_CHIPS,)) if hosts == 1 else (_CHIPS,)
     if count not in sizes:
         what = f"no TPU slice has {hosts} host{'s' if hosts > 1 else ''} with {count} chips of {kind.name}"
