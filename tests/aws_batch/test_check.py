@@ -122,6 +122,13 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     ),
     "not known": (SIZED, {}, {}, "info STK314", "chosen when the account is asked"),
     "named": (SIZED, {"queue": "q"}, {}, "info STK314", "its settings name the queue"),
+    "named amiss": (
+        SIZED,
+        {"queue": "gpus", "queues": {"gpu": ["p4d"], "cpu": ["FARGATE"]}},
+        {},
+        "info STK314",
+        "none of the stack's, did you mean 'gpu'?",
+    ),
     "privileged": (SIZED, {**FARGATE, "privileged": True}, {}, "error STK315", "rights of its host"),
     "ulimits": (SIZED, {**FARGATE, "ulimits": {"nofile": 9}}, {}, "error STK315", "sets no limits"),
     "Fargate's shm": ({**SIZED, "shared_memory": "1GB"}, FARGATE, {}, "error STK315", "/dev/shm"),

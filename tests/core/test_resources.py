@@ -204,6 +204,7 @@ def test_a_share_says_how_much() -> None:
         ({"accelerators": ["H100:8", "A100-80GB:8"]}, "H100:8 or A100-80GB:8"),
         ({"accelerators": "T4", "gpu_count": 2}, "T4:2"),
         ({"gpu_count": 2, "gpu_vendor": "amd", "gpu_memory": "40GB"}, "2 AMD GPUs (40GB or more each)"),
+        ({"gpu_count": 4, "gpu_vendor": "tpu"}, "4 Google TPU chips"),
         ({"share": True, "gpu_memory": "10GB"}, "1 GPU (10GB of one, shared)"),
         ({"nodes": 4, "gpu_count": 8, "spot": True}, "4 nodes with 8 GPUs, spot each"),
         ({"disk": "1TB", "shared_memory": "8GiB", "extended": {"x/fpga": 2}}, "8GiB shared memory, 1TB disk, 2 x/fpga"),

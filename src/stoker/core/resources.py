@@ -6,7 +6,7 @@ Says what is wanted and refuses what contradicts itself; whether a machine has i
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping
 
 import attrs
 
@@ -121,6 +121,14 @@ class ResourceSettings:
         return describe(self)
 
 
+_NOUNS: Final[Mapping[str, str]] = {
+    "tpu": "Google TPU chip",
+    "neuron": "AWS Neuron device",
+    "gaudi": "Intel Gaudi card",
+}
+"""What one accelerator of a vendor is called where it is no GPU."""
+
+
 def describe(resources: ResourceSettings) -> str:
     """A request in words: "8 CPUs, 2 GPUs, 16GB"; "nothing in particular" for an empty one."""
     ask = resources.get
@@ -133,7 +141,8 @@ def describe(resources: ResourceSettings) -> str:
         words.append(" or ".join(map(str, kinds)))
     elif gpus:
         vendor = VENDORS.get(ask("gpu_vendor", ""), ask("gpu_vendor", ""))
-        words.append(f"{gpus} {vendor}{' ' if vendor else ''}GPU{'' if gpus == 1 else 's'}")
+        noun = _NOUNS.get(ask("gpu_vendor", ""), f"{vendor} GPU".strip())
+        words.append(f"{gpus} {noun}{'' if gpus == 1 else 's'}")
     elif ask("gpu_count") == 0:
         words.append("no GPU")
     if ask("gpu_memory"):

@@ -70,12 +70,19 @@ def notes_of(target: Any) -> tuple[Note, ...]:
     return tuple(getattr(target, NOTES, ()))
 
 
+_TPUS: Final = 'a TPU slice is asked for by its generation and chips: @resources(accelerators="tpu-v5e:8")'
+_INSTEAD: Final[Mapping[str, str]] = dict.fromkeys(("tpu", "tpus", "tpu_type", "tpu_count", "tpu_topology"), _TPUS)
+"""Words that no decorator takes, and that look like others → what to write."""
+
+
 def make_note(name: str, words: Mapping[str, Any], where: str) -> Note:
     """A note of a decorator, its words and values checked."""
     kind = KINDS[name]
     unknown = [word for word in words if word not in kind.words]
     if unknown:
-        raise SettingsError(f"@{name} takes no '{unknown[0]}'{nearest(unknown[0], kind.words)}", where=where)
+        fix = _INSTEAD.get(unknown[0], "")
+        hint = "" if fix else nearest(unknown[0], kind.words)
+        raise SettingsError(f"@{name} takes no '{unknown[0]}'{hint}", where=where, fix=fix)
     values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **words}
     if kind.check is not None and not needs_configs(values):
         try:

@@ -6,7 +6,7 @@ Pure: the account is not asked. Its queues are those of the settings, or what `a
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Iterator, Mapping, Sequence
+from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.aws_batch import definitions
 from stoker.backends.aws_batch.definitions import BatchRequest, fargate_disk, neuron_total, sizes_of, wants_neuron
@@ -18,6 +18,7 @@ from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.kubernetes.check import OWN_IMAGE
+from stoker.core.errors import nearest
 from stoker.core.findings import Finding, Reporter
 from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Site, StepPlan, reporter_of
@@ -120,8 +121,14 @@ def _queue(settings: BatchSettings, choice: QueueChoice | NoQueue | None, report
     else:
         why = f"chosen among {choice.among} queues by what they hold"
         if settings.get("queue"):
-            why = "its settings name the queue"
+            why = "its settings name the queue" + _other_queue(str(settings.get("queue")), settings.get("queues", ()))
         yield report.info(QUEUE, f"is sent to the {choice.text}", why)
+
+
+def _other_queue(name: str, queues: Collection[str]) -> str:
+    """What to say of a queue that is none of those that the stack lists; empty for one of them, or without a list."""
+    name = name.rpartition("/")[2]  # the end of an ARN
+    return f", which is none of the stack's{nearest(name, queues)}" if queues and name not in queues else ""
 
 
 # Resources

@@ -262,6 +262,10 @@ def parse_claims(value: Any) -> Any:
 
 def parse_kinds(value: Any) -> Any:
     """`accelerators`: names of the catalog → the labels of the nodes that have them."""
+    if isinstance(value, (str, list, tuple)):
+        asked = value if isinstance(value, str) else "H100:8"
+        fix = f'ask by resources=ResourceSettings(accelerators="{asked}"), in a flow @resources(accelerators="{asked}")'
+        raise SettingsError(f"{value!r} are no labels of nodes", fix=fix)
     mapping = parse_mapping(value)
     if mapping is None or mapping is UNSET:
         return mapping
