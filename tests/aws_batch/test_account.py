@@ -278,6 +278,8 @@ def test_from_a_region_to_a_stack(project: Any, api: Direct, monkeypatch: pytest
         "arn:aws:iam::123456789012:role/step",
         "--execution-role",
         "arn:aws:iam::123456789012:role/step",
+        "--image",
+        "registry.example/team/train:1",
     ]
     made = project.stoker(*words, *roles)
     assert "wrote the stack 'batch-us-east-1'" in made.stderr, made.stderr

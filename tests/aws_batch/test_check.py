@@ -97,7 +97,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     ),
     "overlay's kinds": (SIZED, {**GPU, "overlay": {"ulimits": [1]}}, {}, "error STK310", "ulimits[0] is no structure"),
     "log": (SIZED, {**GPU, "log_driver": "fluentd"}, {}, "translated STK311", "writes its log to fluentd"),
-    "plain Python": (SIZED, {**GPU, "image": None}, {}, "info STK312", "python:3."),
+    "plain Python": (SIZED, {**GPU, "image": None}, {}, "error STK312", "python:3."),
     "to be built": (
         SIZED,
         GPU,

@@ -25,10 +25,22 @@ def test_which_server_is_asked(tmp_path: Path) -> None:
     assert sky.clusters() == [{"name": "https://sky.example.org"}]
 
 
+def test_no_server_is_connected(tmp_path: Path) -> None:
+    """What SkyPilot 0.14.1 prints of `sky api info -o json` before it has started a server."""
+    command = tmp_path / "sky"
+    command.write_text('#!/bin/sh\necho "No SkyPilot API server is connected"; echo "└── sky api login"\n')
+    command.chmod(0o755)
+    with pytest.raises(BackendError, match="no JSON: No SkyPilot API server") as caught:
+        SkyCommand(SkypilotSettings(sky=str(command)), os.environ).json("api", "info")
+    assert "`sky api start`" in caught.value.fix
+
+
 def test_a_command_that_is_not_here() -> None:
     with pytest.raises(BackendError, match="is not here") as caught:
         SkyCommand(SkypilotSettings(sky="no-such-sky"), os.environ).clusters()
     assert "pip install" in caught.value.fix
+    with pytest.raises(BackendError, match=f"'sky/bin/sky' is not here, below {os.getcwd()}"):
+        SkyCommand(SkypilotSettings(sky="sky/bin/sky"), os.environ).clusters()
 
 
 def test_a_server_that_does_not_answer(double: Double) -> None:

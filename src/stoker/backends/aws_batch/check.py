@@ -17,6 +17,7 @@ from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.base.storepackages import store_package
 from stoker.backends.kubernetes.check import OWN_IMAGE
 from stoker.core.errors import nearest
 from stoker.core.findings import Finding, Reporter
@@ -346,7 +347,13 @@ def _image(step: StepPlan, settings: BatchSettings, site: Site, report: Reporter
         why = "it names none; name one by BatchSettings(image='REGISTRY/NAME:TAG') or docker settings"
         if step.settings.resources.gpus_per_node:
             why += ": this one has no CUDA, Neuron SDK or other libraries of accelerators"
-        yield report.info(IMAGE, f"runs in the image {image}", why)
+        package = store_package(site.artifacts)
+        if package:
+            lacks = f"plain Python lacks {package}, by which a job reads the artifact store {site.artifacts}"
+            fix = f'BatchSettings(image=…) with {package} in it; or docker=DockerSettings(requirements=["{package}"])'
+            yield report.error(IMAGE, f"names no image, and would run in {image}", lacks, f"{fix} and a registry")
+        else:
+            yield report.info(IMAGE, f"runs in the image {image}", why)
 
 
 def _ranks(step: StepPlan, report: Reporter) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -32,6 +33,8 @@ _AWAY: Final = re.compile(
     r"Could not connect to SkyPilot API server|ApiServerConnectionError|Connection refused|"
     r"(?:Read|Connect)Timeout|Temporary failure in name resolution|502 Bad Gateway|503 Service"
 )
+_UNCONNECTED: Final = "No SkyPilot API server is connected"
+"""What `sky api info` of 0.14 prints, and ends with 0; other commands start a server on this machine."""
 _COLOR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LAST: Final = 6
 """Lines of what SkyPilot printed last, for an error."""
@@ -103,6 +106,8 @@ class SkyCommand:
                 return json.JSONDecoder().raw_decode(text, match.start())[0]
         title = " ".join(("sky", *words[:2]))
         fix = "install SkyPilot 0.11 or later: older ones have no `-o json`"
+        if _UNCONNECTED in text:
+            fix = "`sky api start` starts one on this machine; `sky api login -e ADDRESS` connects another"
         raise BackendError(f"{title} printed no JSON: {last_lines(text)}", fix=fix)
 
     def launch(self, words: Sequence[str], output: Path, variables: Mapping[str, str]) -> SkyLaunch:
@@ -184,8 +189,9 @@ def found(program: str, environment: Mapping[str, str]) -> str:
     """The path of SkyPilot's command; a `BackendError` where it is not here."""
     path = shutil.which(program, path=environment.get("PATH"))
     if path is None:
+        below = f", below {os.getcwd()}" if os.sep in program and not os.path.isabs(program) else ""
         raise BackendError(
-            f"SkyPilot's command '{program}' is not here",
+            f"SkyPilot's command '{program}' is not here{below}",
             fix="install SkyPilot in an environment of its own (python3 -m venv sky; sky/bin/pip install "
             '"skypilot[aws]"), and name its command in the stack: '
             'orchestrator = {flavor = "skypilot", sky = "/path/to/sky/bin/sky"}',

@@ -30,9 +30,9 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
             problem="it is too old" if old else "",
             fix='pip install -U "skypilot>=0.11" in its environment' if old else "",
         )
-        info = sky.json("api", "info")
-        yield Check(name="api server", found=_server(info))
-        yield from _clouds(sky.json("check"), settings)
+        enabled = sky.json("check")  # starts a server on this machine where none is connected: `api info` does not
+        yield Check(name="api server", found=_server(sky.json("api", "info")))
+        yield from _clouds(enabled, settings)
         ours = [str(one.get("name")) for one in sky.clusters() if str(one.get("name")).startswith(PREFIX)]
         yield Check(name="clusters", found=", ".join(ours) or "none of Stoker's", problem="")
     except BackendError as error:

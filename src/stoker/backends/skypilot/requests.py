@@ -20,6 +20,7 @@ from stoker.backends.base import mailprogram
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_copies
+from stoker.backends.base.storepackages import store_package
 from stoker.backends.skypilot.catalog import WITHOUT_PRICE
 from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings, alternatives
 from stoker.core.accelerators import Accelerator
@@ -353,6 +354,8 @@ def task_of(step: StepPlan, site: Site, options: Mapping[str, Any], *, secrets: 
         ):
             words += [word for url in urls for word in (option, url)]
         lines.append(shlex.join([*words, *packages.requirements]))
+    if store_package(site.artifacts) and not image:
+        lines.append(_store_line(python, store_package(site.artifacts)))
     if lines:
         document["setup"] = "\n".join(["set -e", *lines])
     document["run"] = run_script(python, worker_place(site), settings.get("patience", PATIENCE))
@@ -362,6 +365,13 @@ def task_of(step: StepPlan, site: Site, options: Mapping[str, Any], *, secrets: 
             raise SettingsError(f"task_settings: {name} is the step's own", fix=fix)
         document[name] = {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
     return document
+
+
+def _store_line(python: str, package: str) -> str:
+    """Installs what the program of a machine reads the artifact store by, where that is missing."""
+    question = f"import importlib.util as u; raise SystemExit(u.find_spec({package!r}) is None)"
+    install = [python, "-m", "pip", "install", "--quiet", package]
+    return f"{shlex.join([python, '-c', question])} || {shlex.join(install)}"
 
 
 def docker_options(step: StepPlan, settings: SkypilotSettings) -> list[str]:

@@ -17,6 +17,7 @@ import attrs
 
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.base.platforms import Away
+from stoker.backends.base.storepackages import store_package
 from stoker.backends.slurm.cluster import UNLIMITED, ClusterFacts, Gres, Group, Partition, cluster_facts, gres_of
 from stoker.backends.slurm.devices import DeviceRequest, device_request
 from stoker.backends.slurm.environment import node_python
@@ -44,8 +45,6 @@ ABOVE_LIMIT: Final = "STK270"
 NO_PACKAGE: Final = "STK261"
 SOON: Final = 10.0
 """Seconds within which a cluster that did not answer is asked once more; one that took longer is away."""
-_PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-"""Protocol of an artifact store → the package that nodes need for it."""
 _TESTED: Final = 50
 """Different requests that Slurm is asked to test, at most; each costs a controller some milliseconds."""
 # sbatch's words for requests that will never be met → the code, and the setting to change. Other words may hold for now
@@ -164,11 +163,6 @@ def _check_store(
             why = "nodes often have the same Python; on one that lacks it, the step fails when it loads its code"
             fix = f"install {package} for the nodes' Python, or leave artifact_store out: it is a folder there then"
             yield reporter_of(step).warning(NO_PACKAGE, what, why, fix)
-
-
-def store_package(store: str) -> str:
-    """The package by which Python opens an artifact store; empty for a folder, and where fsspec knows the protocol."""
-    return _PACKAGES.get(store.partition("://")[0], "") if "://" in store else ""
 
 
 def package_question(package: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.base.logins import Login, login
+from stoker.backends.base.storepackages import store_package
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.cluster import ClusterFacts, Partition, cluster_facts
 from stoker.backends.slurm.environment import node_python, setup_lines
-from stoker.backends.slurm.facts import package_question, store_package
+from stoker.backends.slurm.facts import package_question
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import SETUP_FAILED_MARK
