@@ -1,15 +1,19 @@
 """What steps on Kubernetes cost beside bare Jobs: `python -m benchmarks.kubernetesjobs` starts the tests' cluster.
 
 Prints a line of JSON for each figure, in seconds unless it says otherwise. The cluster runs containers as processes of
-this machine, so that a bare Job is the floor of a start: a real node takes a second or more for it.
+this machine, so that a bare Job is the floor of a start: a real node takes a second or more for it. Steps are measured
+in pods that take several, and in a pod each (`reuse = false`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import glob
 import json
 import os
 import resource
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -35,6 +39,7 @@ kubeconfig = "{kubeconfig}"
 image = "team/step:1"
 executable = "{python}"
 shares_files = true
+reuse = {reuse}
 """
 STEPS = """
 import sys
@@ -64,6 +69,7 @@ class Observer:
 
     def __init__(self, kubeconfig: Path) -> None:
         self.ended: list[float] = []
+        """In seconds since the epoch, as `made` is."""
         self.made: list[float] = []
         self._clusters = [_client(kubeconfig) for _ in range(2)]
         for cluster, path in zip(self._clusters, (PODS, JOBS), strict=True):
@@ -77,10 +83,10 @@ class Observer:
                 name, status = event["object"]["metadata"].get("name"), event["object"].get("status") or {}
                 states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
                 if path == JOBS and event["type"] == "ADDED":
-                    self.made.append(time.monotonic())
+                    self.made.append(time.time())
                 elif path == PODS and name not in over and any("terminated" in state for state in states):
                     over.add(name)
-                    self.ended.append(time.monotonic())
+                    self.ended.append(time.time())
         except BackendError:
             return  # the measurement is over
 
@@ -120,10 +126,11 @@ def bare(cluster: LocalCluster, count: int, *, together: bool) -> float:
     return seconds
 
 
-def stoker(folder: Path, kubeconfig: Path, *words: str) -> tuple[float, float, float]:
+def stoker(folder: Path, kubeconfig: Path, *words: str, reuse: bool = True) -> tuple[float, float, float]:
     """Seconds of a run, CPU seconds of its driver, and its peak memory in MB."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "stoker.toml").write_text(STACK.format(kubeconfig=kubeconfig, python=sys.executable))
+    stack = STACK.format(kubeconfig=kubeconfig, python=sys.executable, reuse=str(reuse).lower())
+    (folder / "stoker.toml").write_text(stack)
     (folder / "steps.py").write_text(STEPS)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     environment = {**os.environ, "STOKER_HOME": str(folder / "home"), "STOKER_OFFLINE": "1"}
@@ -134,43 +141,84 @@ def stoker(folder: Path, kubeconfig: Path, *words: str) -> tuple[float, float, f
     return time.monotonic() - began, cpu, after.ru_maxrss / 1024
 
 
+class Record:
+    """When the ends of steps can be read from a store by another process, looked at every few milliseconds."""
+
+    def __init__(self, folder: Path) -> None:
+        (self._path,) = glob.glob(f"{folder}/home/**/stoker.db", recursive=True)
+        self.moments: list[float] = []
+        """In seconds since the epoch."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        with contextlib.closing(sqlite3.connect(self._path)) as database:
+            known = self._count(database)
+            while not self._over.wait(0.005):
+                count = self._count(database)
+                self.moments += [time.time()] * (count - known)
+                known = count
+
+    def _count(self, database: sqlite3.Connection) -> int:
+        (count,) = database.execute("SELECT count(*) FROM attempts WHERE status = 'succeeded'").fetchone()
+        return int(count)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()
+
+
+def measure_chain(folder: Path, cluster: LocalCluster, length: int) -> None:
+    """What a chain costs whose steps have a pod each, and what is between the cluster's word and the run's record."""
+    observer, record = Observer(cluster.kubeconfig), Record(folder)
+    stoker(folder, cluster.kubeconfig, "chain", str(length), reuse=False)
+    observer.close()
+    record.close()
+    ended = observer.ended[-length:]
+    for what, moments in (("record", record.moments), ("next Job", observer.made[-length + 1 :])):
+        gaps = [after - before for before, after in zip(ended, moments, strict=False)]
+        say(f"from the event of a step's end to its {what}, median", statistics.median(gaps))
+        say("the same, longest", max(gaps))
+
+
 def main() -> int:
     """Measure, and print a line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chain", type=int, default=20)
     parser.add_argument("--fan", type=int, default=200)
+    parser.add_argument("--pods", type=int, default=300, help="how many pods run at once")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="k8s-") as temporary:
         folder = Path(temporary)
+        # A driver that compiles itself each time would be measured with its compiler.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
         cluster = LocalCluster.start(folder / "cluster")
         try:
             cluster.reset(speed=1.0)
-            cluster.add_node("roomy", cpu="4000", memory="4000Gi", pods="5000")
+            cluster.add_node("roomy", cpu="4000", memory="4000Gi", pods=str(options.pods))
             say("bare Jobs in a chain, each", bare(cluster, options.chain, together=False) / options.chain)
-            observer = Observer(cluster.kubeconfig)
             stoker(folder / "chain", cluster.kubeconfig, "chain", "2")  # the worker's config maps are there afterwards
             before = cluster.counts()
-            observer.ended.clear()
-            observer.made.clear()
             seconds, _, _ = stoker(folder / "chain", cluster.kubeconfig, "chain", str(options.chain))
             say("steps in a chain, each", seconds / options.chain)
-            gaps = [made - ended for ended, made in zip(observer.ended, observer.made[1:], strict=False)]
-            say("from the event of a step's end to the next Job, median", statistics.median(gaps))
-            say("the same, longest", max(gaps))
-            observer.close()
-            streams = ("watch", "get pods/log")
             calls = {
                 kind: count - before.get(kind, 0)
                 for kind, count in cluster.counts().items()
-                if not kind.startswith(streams)
+                if not kind.startswith(("watch", "get pods/log"))
             }
             say("requests of a step beside watches and logs", sum(calls.values()) / options.chain)
+            measure_chain(folder / "chain", cluster, options.chain)
             say(f"an Indexed Job of {options.fan}, bare", bare(cluster, options.fan, together=True))
-            stoker(folder / "fan", cluster.kubeconfig, "fan", "2")  # packs the worker
-            seconds, cpu, memory = stoker(folder / "fan", cluster.kubeconfig, "fan", str(options.fan))
-            say(f"a fan-out of {options.fan}", seconds)
-            say(f"the driver's CPU for 100 elements of {options.fan}", cpu * 100 / options.fan)
-            say("the driver's memory, MB", memory)
+            for reuse, where in ((True, "in pods that take several"), (False, "in a pod each")):
+                stoker(folder / "fan", cluster.kubeconfig, "fan", "2", reuse=reuse)  # packs the worker
+                seconds, cpu, memory = stoker(folder / "fan", cluster.kubeconfig, "fan", str(options.fan), reuse=reuse)
+                say(f"a fan-out of {options.fan} {where}", seconds)
+                say(f"the driver's CPU for 100 elements of {options.fan} {where}", cpu * 100 / options.fan)
+                say(f"the driver's memory {where}, MB", memory)
+                say("the load of the machine", os.getloadavg()[0])
         finally:
             cluster.close()
     return 0

@@ -7,6 +7,7 @@ backend has. What only some of them can do are capabilities, each a protocol of 
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import (
     TYPE_CHECKING,
@@ -26,6 +27,7 @@ from typing import (
 import attrs
 
 from stoker.core.findings import Check
+from stoker.core.same import Same
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
@@ -456,7 +458,13 @@ class Leftover:
 def settings_of(step: StepPlan, kind: type[Settings], options: Mapping[str, Any]) -> Settings:
     """A backend's settings for one step: `options`, with which the backend was opened, and over them the step's own."""
     own = next(iter(step.settings.backend.values()), None)  # a step runs on one part of the stack
-    return kind(**{**options, **(own or {})})
+    settings: Settings = _settings_of(Same(own), kind, Same(options))
+    return settings
+
+
+@functools.lru_cache(maxsize=64)
+def _settings_of(own: Same[Any], kind: type[Any], options: Same[Mapping[str, Any]]) -> Any:
+    return kind(**{**options.value, **(own.value or {})})
 
 
 @frozen

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Final, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Hashable, Mapping
 
 import attrs
 
@@ -13,11 +14,13 @@ from stoker.core.codec import to_json
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
+from stoker.core.same import Same
 from stoker.core.words import dashed_name
 
 if TYPE_CHECKING:
     from stoker.core.bootspec import BootSpec
     from stoker.core.devices import Lease
+    from stoker.core.source import FunctionSource
 
 LOOPBACK: Final = "127.0.0.1"
 KEPT: Final = 2
@@ -118,16 +121,30 @@ def with_copies(spec: BootSpec) -> BootSpec:
 
 def request_digest(job: Job) -> str:
     """What a job asks for, whichever attempt it is: what runs elsewhere with the same digest does the same."""
-    step = job.step
     request = {
-        "inputs": job.inputs,
-        "code": step.code,
-        "source": attrs.asdict(step.source if job.hook is None else job.hook),
-        "image": step.image,
-        "settings": to_json(step.settings),
-        "told": {} if job.told is None else to_json(job.told),
+        **_request_of(Same(job.step), Same(job.hook)),
+        "inputs": _sorted_text(job.inputs),
+        "told": "{}" if job.told is None else _sorted_text(to_json(job.told)),
     }
-    return hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    text = ", ".join(f'"{name}": {request[name]}' for name in sorted(request))
+    return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:32]
+
+
+@functools.lru_cache(maxsize=64)
+def _request_of(step: Same[StepPlan], hook: Same[FunctionSource | None]) -> Mapping[str, str]:
+    """What all jobs of a step ask for alike, as texts of JSON."""
+    plan = step.value
+    request = {
+        "code": plan.code,
+        "source": attrs.asdict(plan.source if hook.value is None else hook.value),
+        "image": plan.image,
+        "settings": to_json(plan.settings),
+    }
+    return {name: _sorted_text(value) for name, value in request.items()}
+
+
+def _sorted_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def is_below(path: str, root: str) -> bool:

@@ -108,6 +108,8 @@ class JobWatcher:
         self._end_urgent = False
         self._closing = False
         self._away = 0
+        # When the first of the jobs that were asked to end is to be killed or given up, on the monotonic clock.
+        self._deadline = float("inf")
         self._thread: threading.Thread | None = None
 
     # Called by the backend
@@ -354,7 +356,9 @@ class JobWatcher:
                 for name in handles:
                     self._flights[name].force = now + grace if grace else float("inf")
                     self._flights[name].give_up = now + grace + FORCE
-            to_kill = {name: flight.handle for name, flight in self._flights.items() if flight.force <= now}
+                    self._deadline = min(self._deadline, now + (grace or FORCE))
+            overdue = self._flights if now >= self._deadline else {}
+            to_kill = {name: flight.handle for name, flight in overdue.items() if flight.force <= now}
             if to_kill:
                 self._platform.end(to_kill, grace=0.0)
                 for name in to_kill:
@@ -372,14 +376,18 @@ class JobWatcher:
         changed = False
         for name, update in updates.items():
             changed = self._apply(self._flights[name], update) or changed
+        return self._give_up_silent() or changed
+
+    def _give_up_silent(self) -> bool:
+        """Count jobs as ended whose end the platform has not told in time; whether there are any."""
         now = time.monotonic()
-        for flight in list(self._flights.values()):
-            if flight.give_up <= now:
-                self._end_flight(
-                    flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight))
-                )
-                changed = True
-        return changed
+        if now < self._deadline:
+            return False
+        silent = [flight for flight in self._flights.values() if flight.give_up <= now]
+        for flight in silent:
+            self._end_flight(flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight)))
+        self._deadline = min((min(one.force, one.give_up) for one in self._flights.values()), default=float("inf"))
+        return bool(silent)
 
     def _apply(self, flight: _Flight, update: JobReport) -> bool:
         """Pass on what is new of a job; whether anything is."""

@@ -8,8 +8,9 @@ line.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Collection, Final, Iterable, Mapping
 
 import attrs
@@ -272,15 +273,18 @@ class Log:
 def nanoseconds(stamp: bytes) -> int:
     """A time such as "2026-11-21T04:53:50.816630166Z" in nanoseconds since the epoch; 0 for another text."""
     text = stamp.decode("latin-1")
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    zone = "Z" if text.endswith("Z") else text[-6:]  # a server may write its own
+    fraction = text[19:].removesuffix(zone).lstrip(".")
     try:
-        moment = datetime.strptime(seconds[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-        if not text.endswith("Z"):  # a server that writes its own zone
-            moment = datetime.fromisoformat(text[:19] + text[-6:])
-            fraction = fraction[:-6]
-        return int(moment.timestamp()) * 1_000_000_000 + int((fraction + "000000000")[:9])
+        return _seconds(text[:19] + zone) * 1_000_000_000 + int((fraction + "000000000")[:9])
     except ValueError:
         return 0
+
+
+@functools.lru_cache(maxsize=64)
+def _seconds(text: str) -> int:
+    """Seconds since the epoch of a time such as "2026-11-21T04:53:50Z": of lines that come together it is the same."""
+    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp())
 
 
 def _whole_second(stamp: str) -> str:
@@ -339,9 +343,9 @@ class Follower:
             if log is not None and (kind == "DELETED" or is_complete(pod)):
                 log.ended = True
 
-    def pods_of(self, job: str, index: int) -> Collection[dict[str, Any]]:
-        """The pods of one index of a Job."""
-        return self._by_index.get((job, index), {}).values()
+    def pods_of(self, job: str, index: int, count: int) -> Collection[dict[str, Any]]:
+        """The pods of one index of a Job with so many; all of them where it has one."""
+        return (self.pods.get(job, {}) if count == 1 else self._by_index.get((job, index), {})).values()
 
     def _note_gone(self, kind: str, thing: Mapping[str, Any]) -> None:
         if kind == "DELETED":

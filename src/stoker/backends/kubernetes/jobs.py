@@ -50,9 +50,10 @@ from stoker.backends.kubernetes.pods import (
 )
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
-from stoker.core.plan import Job, Site
+from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import NODE_ID, Topology
 from stoker.core.resources import ResourceSettings
+from stoker.core.same import Same
 
 TOPOLOGY: Final = Topology(node="JOB_COMPLETION_INDEX", nodes="STOKER_NODES", address="STOKER_NODE_ADDR")
 """The variables of a gang's pods: the index from the Job controller, the address from the API (`status.podIP`)."""
@@ -339,12 +340,13 @@ def _archive(root: Path) -> bytes:
     return gzip.compress(index + b"\n" + b"".join(content for _, content in files), 9, mtime=0)
 
 
-def worker_names(bundle: str) -> list[str]:
+@functools.lru_cache(maxsize=2)
+def worker_names(bundle: str) -> tuple[str, ...]:
     """The names of the config maps with Stoker's worker; none where the images have it."""
     if not bundle:
-        return []
+        return ()
     digest = hashlib.sha256(b"".join(worker_parts(bundle))).hexdigest()[:16]
-    return [f"stoker-worker-{digest}-{number}" for number in range(len(worker_parts(bundle)))]
+    return tuple(f"stoker-worker-{digest}-{number}" for number in range(len(worker_parts(bundle))))
 
 
 def worker_maps(bundle: str) -> list[dict[str, Any]]:
@@ -516,9 +518,25 @@ def alike(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> 
     """Equal for jobs that may be elements of one Indexed Job."""
     if nodes_of(job) > 1 or job.kind != "step":
         return job.name
-    pod = template(pod_request(job, site, options, name="", shares=shares))
+    return _pod_text(Same(job.step), job.run, job.attempt, job.avoid, Same(site), Same(options), shares=shares)
+
+
+@functools.lru_cache(maxsize=64)
+def _pod_text(
+    step: Same[StepPlan],
+    run: str,
+    attempt: int,
+    avoid: tuple[str, ...],
+    site: Same[Site],
+    options: Same[Mapping[str, Any]],
+    *,
+    shares: bool,
+) -> str:
+    """The pods of a step's jobs, but for what tells these jobs apart."""
+    job = Job(name="", run=run, key="", attempt=attempt, step=step.value, inputs={}, avoid=avoid)
+    pod = template(pod_request(job, site.value, options.value, name="", shares=shares))
     del pod["metadata"]["labels"][GANG_LABEL]
-    return json.dumps([job.step.name, pod], sort_keys=True, default=str)
+    return json.dumps([step.value.name, pod], sort_keys=True, default=str)
 
 
 def opened_store(site: Site, environment: Mapping[str, str]) -> dict[str, str]:

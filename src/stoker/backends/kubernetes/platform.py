@@ -29,6 +29,7 @@ from stoker.backends.kubernetes import jobs as k8sjobs
 from stoker.backends.kubernetes import pooljobs
 from stoker.backends.kubernetes.causes import JobEnd, element_end, end_of
 from stoker.backends.kubernetes.client import ApiError, Cluster
+from stoker.backends.kubernetes.deletions import Deletions
 from stoker.backends.kubernetes.explaining import Explanations
 from stoker.backends.kubernetes.follow import OWNER, Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodLog, PodOrder
@@ -53,6 +54,10 @@ NAMES: Final = 8
 """Names that are tried for a Job, should others have the first ones."""
 TOGETHER: Final = 0.01
 """Seconds between two looks at least: hundreds of pods that start at once have news all the time."""
+TOGETHER_MOST: Final = 0.05
+"""The same for hundreds of jobs: each look costs more, and an end may still be recorded within 0.1 s."""
+FEW: Final = 100
+"""Jobs up to which two looks are `TOGETHER` apart; with more of them, they are further apart in proportion."""
 AT_ONCE: Final = 20
 """Jobs that are sent between two looks, so that those that are there are not forgotten meanwhile."""
 LAST_WORDS: Final = 30.0
@@ -76,10 +81,6 @@ KEEP: Final = 5.0
 has recorded the end leaves it to the next one, which takes its result."""
 POLLS: Final = 2
 """Polls by the engine for which it stays at least: the first takes the end, and the next comes once it is recorded."""
-DELETE: Final = 0.5
-"""Seconds before the deletion of a finished Job is tried again that got no answer."""
-TRIES: Final = 5
-"""How often a driver that leaves tries to delete what is left of its Jobs."""
 KILL: Final = 1
 """The grace of pods that are to end at once. With 0 the server forgets them before they have ended.
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced"""
@@ -112,7 +113,7 @@ class KubernetesPlatform:
         self._undeleted: dict[str, tuple[float, int, JobObject]] = {}
         """Jobs that are over, by their place in the API, and when they may be deleted: a time on the monotonic clock,
         and a count of polls."""
-        self._next_deletion = 0.0
+        self._deletions = Deletions(Cluster(KubernetesSettings(**options), os.environ), _delete_job)
         self._workers: set[tuple[str, str]] = set()
         """Namespaces that have the worker, and the runs that use it there."""
         self._nameless: set[str] = set()
@@ -120,6 +121,10 @@ class KubernetesPlatform:
         self._by_index: bool | None = None
         self._explanations = Explanations(cluster, KubernetesSettings(**options))
         self._last_look = 0.0
+        self._next_due = 0.0
+        """When the first of the jobs of which nothing is new is to be looked at, on the monotonic clock, or before."""
+        self._polled: tuple[list[int], select.poll] = ([], select.poll())
+        """Descriptors, and what waits for them."""
         self._dirty: set[KubernetesHandle] = set()
         """Those of whose job something is new."""
         self._pools = WarmPods(cluster, site, options, self, shares=shares)
@@ -139,6 +144,7 @@ class KubernetesPlatform:
 
     def find(self, jobs: Sequence[Job]) -> Mapping[str, KubernetesHandle]:
         """Handles of jobs that an earlier driver sent, and that still run, wait, or went well."""
+        self._next_due = 0.0
         handles: dict[str, KubernetesHandle] = {}
         for job in jobs:
             space = (self._namespace(job), job.run)
@@ -257,6 +263,7 @@ class KubernetesPlatform:
     def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
         """Create Jobs: one for each group of alike elements. Jobs for a pod that takes several wait for one. Those that
         are not mentioned are sent later."""
+        self._next_due = 0.0
         groups: dict[str, list[Job]] = {}
         pooled: dict[str, Any] = {}
         for job in jobs:
@@ -269,9 +276,10 @@ class KubernetesPlatform:
         for alike in groups.values():
             if sent >= AT_ONCE:
                 break
-            for group in self._indexed(alike):
+            for group, entries in self._indexed(alike):
                 try:
-                    answers.update(self._create(group))
+                    place = self._create_object(group, entries)
+                    answers.update({job.name: self._follow(place, index, job) for index, job in enumerate(group)})
                 except Away:
                     if not answers:
                         raise
@@ -283,13 +291,14 @@ class KubernetesPlatform:
                     break
         return answers
 
-    def _indexed(self, jobs: Sequence[Job]) -> Iterable[Sequence[Job]]:
-        """Alike jobs in groups that are a Job each: of one where the cluster's Indexed Jobs fail as a whole."""
+    def _indexed(self, jobs: Sequence[Job]) -> Iterable[tuple[Sequence[Job], Sequence[Mapping[str, Any]]]]:
+        """Alike jobs in groups that are a Job each, with what its document says of them; of one job where the cluster's
+        Indexed Jobs fail as a whole."""
         if len(jobs) == 1 or not self._fails_by_index():
-            yield from ([job] for job in jobs)
+            yield from (([job], [self._entry(job)]) for job in jobs)
             return
         entries = [self._entry(job) for job in jobs]
-        yield from (jobs[piece] for piece in k8sjobs.waves(entries))
+        yield from ((jobs[piece], entries[piece]) for piece in k8sjobs.waves(entries))
 
     def _fails_by_index(self) -> bool:
         """Whether an element of an Indexed Job may fail without the others: since Kubernetes 1.29."""
@@ -306,9 +315,9 @@ class KubernetesPlatform:
         for handle in handles:
             alike = k8sjobs.alike(handle.job, self._site, self._options, shares=self._shares)
             groups.setdefault(alike, []).append(handle.job)
-        for group in (group for alike in groups.values() for group in self._indexed(alike)):
+        for group, entries in (one for alike in groups.values() for one in self._indexed(alike)):
             try:
-                place = self._create_object(group, 0)
+                place = self._create_object(group, entries)
             except Away:
                 # The rest waits for a pod again, of which there is none: they come here once the server answers.
                 for handle in reversed(left.values()):
@@ -331,15 +340,11 @@ class KubernetesPlatform:
         opened = k8sjobs.opened_store(self._site, os.environ)
         return k8sjobs.entry(job, self._site, settings, shares=self._shares, environment=opened)
 
-    def _create(self, jobs: Sequence[Job]) -> Mapping[str, KubernetesHandle]:
-        place = self._create_object(jobs, 0)
-        return {job.name: self._follow(place, index, job) for index, job in enumerate(jobs)}
-
-    def _create_object(self, jobs: Sequence[Job], first: int) -> JobObject:
+    def _create_object(self, jobs: Sequence[Job], entries: Sequence[Mapping[str, Any]], first: int = 0) -> JobObject:
         """A Job with these jobs, under a name that is its own: `first` tells those of one job apart."""
         namespace = self._namespace(jobs[0])
         self._bring_worker(namespace, jobs[0].run)
-        document = k8sjobs.packed([self._entry(job) for job in jobs])
+        document = k8sjobs.packed(entries)
         for salt in range(first, first + NAMES):
             name = k8sjobs.job_name(jobs, salt)
             body = k8sjobs.manifest(jobs, self._site, self._options, name=name, salt=salt, shares=self._shares)
@@ -447,41 +452,55 @@ class KubernetesPlatform:
 
     def look(self, handles: Mapping[str, KubernetesHandle]) -> Mapping[str, JobReport]:
         """What is new of jobs: waits for news a moment."""
-        away = self._wait_and_read()
+        away = self._wait_and_read(len(handles))
         now = time.monotonic()
         try:
             self._pools.tend(now)
-            self._delete_finished()
         except Away as error:
             away = error
+        self._delete_finished(now)
         reports: dict[str, JobReport] = {}
-        for name, handle in handles.items():
-            if handle in self._dirty or now >= handle.next_look:
-                try:
-                    report = self._report(handle, now)
-                except Away as error:
-                    away = error
-                    handle.next_look = now + 1.0
-                    continue
-                self._dirty.discard(handle)
-                if report is not None:
-                    reports[name] = report
+        for name, handle in self._due(handles, now):
+            try:
+                report = self._report(handle, now)
+            except Away as error:
+                away = error
+                handle.next_look = now + 1.0
+                continue
+            finally:
+                self._next_due = min(self._next_due, handle.next_look)
+            self._dirty.discard(handle)
+            if report is not None:
+                reports[name] = report
         if away is not None and not reports:
             raise away
         return reports
 
-    def _wait_and_read(self) -> Away | None:
-        """Wait until something comes, and take it; the error of a server that is silent."""
-        poller = select.poll()
-        for follower in self._followers.values():
-            for stream in follower.streams():
-                poller.register(stream.fileno(), select.POLLIN)
-        for descriptor in (self._wakeup.descriptor, *self._pools.streams()):
-            poller.register(descriptor, select.POLLIN)
+    def _due(self, handles: Mapping[str, KubernetesHandle], now: float) -> list[tuple[str, KubernetesHandle]]:
+        """The jobs that are to be looked at: of which something is new, or whose time has come."""
+        if now < self._next_due:
+            return [(one.job.name, one) for one in self._dirty if handles.get(one.job.name) is one]
+        due, self._next_due = [], float("inf")
+        for name, handle in handles.items():
+            if handle in self._dirty or now >= handle.next_look:
+                due.append((name, handle))
+            else:
+                self._next_due = min(self._next_due, handle.next_look)
+        return due
+
+    def _wait_and_read(self, count: int) -> Away | None:
+        """Wait until something comes of so many jobs, and take it; the error of a server that is silent."""
+        descriptors = [stream.fileno() for follower in self._followers.values() for stream in follower.streams()]
+        descriptors += [self._wakeup.descriptor, *self._pools.streams()]
+        if descriptors != self._polled[0]:
+            self._polled = descriptors, select.poll()
+            for descriptor in descriptors:
+                self._polled[1].register(descriptor, select.POLLIN)
         since = time.monotonic() - self._last_look
-        if since < TOGETHER:
-            time.sleep(TOGETHER - since)  # news that come one after the other are looked at together
-        ready = {descriptor for descriptor, _ in poller.poll(0 if self._dirty else WAIT * 1000)}
+        together = min(TOGETHER_MOST, TOGETHER * max(1.0, count / FEW))
+        if since < together:
+            time.sleep(together - since)  # news that come one after the other are looked at together
+        ready = {descriptor for descriptor, _ in self._polled[1].poll(0 if self._dirty else WAIT * 1000)}
         self._last_look = time.monotonic()
         away = None
         for follower in self._followers.values():
@@ -533,10 +552,7 @@ class KubernetesPlatform:
     def _pods_of(self, handle: KubernetesHandle) -> dict[int, dict[str, Any]]:
         """The pods of a job by their index: the latest of each."""
         place = handle.place
-        follower = self._follower(place.namespace, place.run)
-        pods: Iterable[dict[str, Any]] = follower.pods.get(place.name, {}).values()
-        if place.count > 1:
-            pods = follower.pods_of(place.name, handle.index)
+        pods = self._follower(place.namespace, place.run).pods_of(place.name, handle.index, place.count)
         latest: dict[int, dict[str, Any]] = {}
         for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
             latest[index_of(pod) or 0] = pod
@@ -644,7 +660,7 @@ class KubernetesPlatform:
         if not end.free or handle.ending or handle.again >= AGAIN:
             return ""
         old = handle.place
-        place = self._create_object([handle.job], NAMES * (handle.again + 1))
+        place = self._create_object([handle.job], [self._entry(handle.job)], NAMES * (handle.again + 1))
         handle.again += 1
         self._leave(handle)
         self._handles.setdefault(place.path, {})[0] = handle
@@ -799,19 +815,12 @@ class KubernetesPlatform:
         seconds = max(KILL, round(grace))
         pods = follower.pods.get(place.name, {})
         if whole and not any(one is place for one, _ in self._earlier.remaining()):
-            self._delete_job(place)
+            _delete_job(self._cluster, place)
         for pod in pods.values():
             if is_complete(pod) or pod["metadata"]["uid"] in follower.gone:
                 continue
             if any(place.has(pod, index) for index in indexes):
                 self._delete(f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}", grace=seconds)
-
-    def _delete_job(self, place: JobObject) -> None:
-        if not place.deleted:
-            self._delete(place.root)
-            if not place.owns:
-                self._delete(f"/api/v1/namespaces/{place.namespace}/secrets/{place.jobset or place.name}")
-            place.deleted = True
 
     def _delete(self, path: str, *, grace: float | None = None) -> None:
         """Delete an object; one that is gone is fine."""
@@ -925,19 +934,13 @@ class KubernetesPlatform:
         """End a pod."""
         self._delete(f"/api/v1/namespaces/{namespace}/pods/{name}", grace=max(KILL, round(grace)))
 
-    def _delete_finished(self, *, at_once: bool = False) -> None:
-        """Delete Jobs that have been over for a while; what gets no answer is tried again later."""
-        now = time.monotonic()
-        if now < self._next_deletion:
-            return
-        for path, (due, polls, place) in list(self._undeleted.items()):
-            if (now < due or self.polls < polls) and not at_once:
+    def _delete_finished(self, now: float) -> None:
+        """Have Jobs deleted that have been over for a while."""
+        while self._undeleted:
+            path, (due, polls, place) = next(iter(self._undeleted.items()))
+            if now < due or self.polls < polls:
                 return  # the others were over later
-            try:
-                self._delete_job(place)
-            except Away:
-                self._next_deletion = now + DELETE
-                return
+            self._deletions.add(place)
             del self._undeleted[path]
 
     def identity(self, handle: KubernetesHandle) -> Mapping[str, Any]:
@@ -964,6 +967,7 @@ class KubernetesPlatform:
         """Break off the request that waits for an answer."""
         self._cluster.abandon()
         self._pools.abandon()
+        self._deletions.abandon()
 
     def wake(self) -> None:
         """Have a look that waits for news end at once; called in another thread."""
@@ -979,13 +983,10 @@ class KubernetesPlatform:
             if path not in self._handles:
                 place.owns = place.owns and place.root not in self._doubtful
                 self._undeleted[path] = (0.0, 0, place)
-        for _ in range(TRIES):
-            self._next_deletion = 0.0
-            with contextlib.suppress(BackendError):  # what stays is found by `stoker gc`
-                self._delete_finished(at_once=True)
-            if not self._undeleted:
-                break
-        self._leave_workers()
+        for _, _, place in self._undeleted.values():
+            self._deletions.add(place)
+        if self._deletions.finish():  # what stays is found by `stoker gc`
+            self._leave_workers()
         self._pools.close()
         for follower in self._followers.values():
             follower.close()
@@ -994,7 +995,7 @@ class KubernetesPlatform:
 
     def _leave_workers(self) -> None:
         """Remove the config maps that no run uses any more; those of jobs that go on without this driver stay."""
-        if any(self._handles.values()) or self._undeleted or not self._site.bundle:
+        if any(self._handles.values()) or not self._site.bundle:
             return
         with contextlib.suppress(BackendError):  # what stays is found by `stoker gc`
             for namespace, run in self._workers:
@@ -1079,6 +1080,15 @@ def end_job(cluster: Cluster, namespace: str, name: str, *, jobset: str = "", gr
         if not is_complete(pod):
             _is_deleted(cluster, f"{pods}/{pod['metadata']['name']}", grace=max(KILL, grace))
     return was_there
+
+
+def _delete_job(cluster: Cluster, place: JobObject) -> None:
+    """Delete a Job with all that is its own, once."""
+    if not place.deleted:
+        _is_deleted(cluster, place.root)
+        if not place.owns:
+            _is_deleted(cluster, f"/api/v1/namespaces/{place.namespace}/secrets/{place.jobset or place.name}")
+        place.deleted = True
 
 
 def _is_deleted(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:

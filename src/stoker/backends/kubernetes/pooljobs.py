@@ -22,8 +22,9 @@ from stoker.backends.kubernetes import poolpod
 from stoker.backends.kubernetes.pods import GANG_LABEL, PodMount, PodRequest
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
-from stoker.core.plan import Job, Site
+from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.pool import PoolSpec
+from stoker.core.same import Same
 
 POOL: Final = "stoker/pool"
 """The label of a pool's Jobs and pods: the shape of its steps, as `digest_of` has it."""
@@ -80,9 +81,23 @@ def session_command(settings: KubernetesSettings, *, claim: str) -> tuple[str, .
     return (*_python(settings), "serve", STATE, *((claim,) if claim else ()))
 
 
-def template(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> dict[str, Any]:
-    """The pods of a pool, without its label: equal for jobs of one shape."""
-    pod = k8sjobs.template(pool_request(job, site, options, shares=shares))
+def template(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> Mapping[str, Any]:
+    """The pods of a pool, without its label: equal for jobs of one shape, and one object for those of one step."""
+    return _template(Same(job.step), job.run, job.avoid, Same(site), Same(options), shares=shares)
+
+
+@functools.lru_cache(maxsize=64)
+def _template(
+    step: Same[StepPlan],
+    run: str,
+    avoid: tuple[str, ...],
+    site: Same[Site],
+    options: Same[Mapping[str, Any]],
+    *,
+    shares: bool,
+) -> Mapping[str, Any]:
+    job = Job(name="", run=run, key="", attempt=0, step=step.value, inputs={}, avoid=avoid)
+    pod = k8sjobs.template(pool_request(job, site.value, options.value, shares=shares))
     pod["metadata"].get("labels", {}).pop(GANG_LABEL, None)
     return pod
 
@@ -90,6 +105,12 @@ def template(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) 
 def shape_of(template: Mapping[str, Any], namespace: str) -> str:
     """The shape of the steps that pods with this template take. What modules a pod imports ahead is none of it: another
     driver of the run may know of others."""
+    return _shape_of(Same(template), namespace)
+
+
+@functools.lru_cache(maxsize=64)
+def _shape_of(same: Same[Mapping[str, Any]], namespace: str) -> str:
+    template = same.value
     (container,) = template["spec"]["containers"]
     *words, spec = container["command"]
     alike = {**container, "command": [*words, json.loads(spec)["idle_after"]]}

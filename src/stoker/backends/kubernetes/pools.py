@@ -528,8 +528,7 @@ class WarmPods:
     def _thing(self, pod: PoolPod) -> Mapping[str, Any] | None:
         """A pod as the API has it; None where it is not seen yet."""
         place = pod.place
-        things = self._host.follower(place.namespace, place.run).pods.get(place.name, {}).values()
-        mine = [thing for thing in things if place.has(thing, pod.index)]
+        mine = self._host.follower(place.namespace, place.run).pods_of(place.name, pod.index, place.count)
         if pod.name:  # the Job controller may have made another since
             mine = [thing for thing in mine if thing["metadata"]["name"] == pod.name] or mine
         return min(mine, key=lambda thing: str(thing["metadata"].get("creationTimestamp", "")), default=None)
