@@ -379,6 +379,16 @@ def _read_whole(log: Log, cluster: Cluster) -> None:
     assert log.complete
 
 
+def test_a_log_that_never_comes_is_given_up(tmp_path: Path) -> None:
+    """A log that is not followed is an answer as any other: the thread that waits for it has other things to do."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        path = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        one = Cluster(KubernetesSettings(kubeconfig=str(path)), os.environ, patience=0.05)
+        with pytest.raises(Away, match="nothing came for"):
+            list(one.log("team", "train"))
+        one.close()
+
+
 def test_a_watch_goes_on_after_each_kind_of_end(server: Server, tmp_path: Path) -> None:
     """A cut line, an end, an expired version and a refusal: what is known afterwards is what the server has."""
 

@@ -332,6 +332,7 @@ SETTINGS: dict[str, Any] = {
     "node_selector": {"pool": "gpu"},
     "tolerations": [{"key": "team", "operator": "Exists"}],
     "queue": "ml",
+    "env": {"KUBERNETES_SERVICE_HOST": "192.0.2.10"},
     "overlay": {"metadata": {"annotations": {"a": "b"}}},
     "driver": {"node_selector": {"pool": "cpu"}, "memory": "1GiB", "ttl": "2h", "service_account": "driver"},
 }

@@ -118,11 +118,12 @@ class Cluster:
         """The log of a pod's container in pieces, each line behind its time."""
         stream = self.open_log(namespace, pod, container=container, since=since, follow=follow)
         try:
-            yield from self._pieces(stream)
+            yield from self._pieces(stream, silent=follow)
         finally:
             stream.close()
 
-    def _pieces(self, stream: Stream) -> Iterator[bytes]:
+    def _pieces(self, stream: Stream, *, silent: bool = True) -> Iterator[bytes]:
+        """What comes, until the server ends it; `silent`: nothing may come for longer than an answer takes."""
         while True:
             data = stream.read()
             if data is None:
@@ -135,7 +136,10 @@ class Cluster:
             if data:
                 yield data
             else:
-                select.select([stream], [], [], self._patience)
+                poller = select.poll()  # `select.select` refuses the thousandth descriptor
+                poller.register(stream.fileno(), select.POLLIN)
+                if not poller.poll(self._patience * 1000) and not silent:
+                    raise self._away(f"nothing came for {self._patience:g} s")
 
     def open_watch(self, path: str, *, resource_version: str, **params: Any) -> Stream:
         """A watch as a stream of lines of JSON."""
