@@ -78,6 +78,8 @@ def _strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("STOKER_", "XDG_"))]:
             patch.delenv(name)
+        # Workers of pytest-xdist have it; what a program writes into a pipe is whole without it.
+        patch.delenv("COLUMNS", raising=False)
         patch.setenv("HOME", str(home))
         patch.setenv("MPLBACKEND", "agg")
         # No plan of a test asks an index that is not the test's own.

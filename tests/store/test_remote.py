@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from stoker.core.errors import MissingPackage, StoreError
-from stoker.store import artifacts
+from stoker.store import artifacts, filesystems
 from stoker.store.blobs import Blobs
 from stoker.store.filesystems import remedy, url_to_fs
 from stoker.store.remote import Remote, cache_folder
@@ -21,8 +22,6 @@ from stoker.store.sweep import sweep
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    import fsspec
-
     monkeypatch.setenv("STOKER_CACHE", str(tmp_path / "cache"))
     yield
     files = fsspec.filesystem("memory")
@@ -69,8 +68,6 @@ def test_values_come_back_on_another_machine(remote: Blobs, tmp_path: Path, monk
 
 
 def test_a_damaged_object_is_not_kept(remote: Blobs) -> None:
-    import fsspec
-
     digest = remote.put(b"x" * 1000)
     os.unlink(remote.path(digest))
     files, root = fsspec.core.url_to_fs(remote.uri)
@@ -129,8 +126,6 @@ def test_an_unknown_protocol_is_an_error() -> None:
 
 
 def test_a_missing_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    import fsspec
-
     def url_to_fs(uri: str) -> None:
         raise ImportError("Install s3fs to access S3")
 
@@ -140,8 +135,12 @@ def test_a_missing_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_system_is_made_anew_when_its_environment_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystems, "_seen", {})  # as in a process that has used fsspec itself before
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:0")
+    others, _ = fsspec.core.url_to_fs("s3://bucket/name")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     first, path = url_to_fs("s3://bucket/name")
+    assert first is not others
     monkeypatch.setenv("UNRELATED", "1")
     assert (url_to_fs("s3://bucket/other")[0], path) == (first, "bucket/name")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:2")

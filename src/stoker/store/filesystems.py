@@ -73,7 +73,7 @@ def url_to_fs(uri: str) -> tuple[Any, str]:
     now = tuple(sorted((name, text) for name, text in os.environ.items() if name.startswith(_READ)))
     with _lock:
         for kind in kinds:
-            if _seen.setdefault(kind, now) != now:
+            if _seen.get(kind) != now:  # also at the first time: others may have asked fsspec before
                 kind.clear_instance_cache()
                 _seen[kind] = now
         system, path = fsspec.core.url_to_fs(uri)
