@@ -122,7 +122,7 @@ def test_steps_of_cells_run_in_other_processes_and_their_results_load(cells: Any
 
 def test_the_run_is_shown_where_it_is_called(cells: Any) -> None:
     text = "".join(output.text for output in cells[2] if output.output_type == "stream")
-    assert "loading 5" in text and "training succeeded" in text
+    assert "loading 5" in text and "training succeeded" not in text, "stderr looks like an error there"
 
 
 def test_a_run_is_a_table_that_is_drawn_anew(cells: Any) -> None:
@@ -131,7 +131,8 @@ def test_a_run_is_a_table_that_is_drawn_anew(cells: Any) -> None:
     # The cell was shown with steps that come later, and has had updates since.
     assert all(f">{name}<" in html for name in ("load", "train", "where")) and "succeeded</span>" in html
     assert "waits for" not in html and html.count("✓") == 3
-    assert words.startswith("training ") and ": 3/3 steps" in words
+    assert words.startswith("training ") and ": 3/3 steps" in words and "look: stoker show " in words
+    assert ">look: stoker show " in html and "Client().run(" in html
     assert "load succeeded" not in "".join(one.text for one in cells[2] if one.output_type == "stream")
     (failure,) = [output for output in cells[11] if output.output_type == "display_data"]
     assert "a cell broke" in failure.data["text/html"] and "failed</span>" in failure.data["text/html"]

@@ -111,6 +111,11 @@ def test_each_field_alone_is_in_the_schemas(name: str) -> None:
 
 
 INDEX, MORE = "https://wheels.example/simple", "https://more.example/simple"
+STORE = (
+    "\npython3 -c 'import importlib.util as u; raise SystemExit(u.find_spec('\"'\"'s3fs'\"'\"') is None)'"
+    " || python3 -m pip install --quiet s3fs"
+)
+"""The end of `setup` where the artifact store is on S3."""
 PACKAGES = PackageSettings(pypi={"torch": "2.9.0"}, index_url=INDEX, extra_index_urls=[MORE])
 
 
@@ -118,16 +123,16 @@ PACKAGES = PackageSettings(pypi={"torch": "2.9.0"}, index_url=INDEX, extra_index
     ("words", "place", "value"),
     [
         ({"settings": {"secrets": ["HF_TOKEN"]}}, "secrets", {"HF_TOKEN": None}),
-        ({"settings": {"setup_commands": ["make deps", "make data"]}}, "setup", "set -e\nmake deps\nmake data"),
+        ({"settings": {"setup_commands": ["make deps", "make data"]}}, "setup", f"set -e\nmake deps\nmake data{STORE}"),
         (
             {"packages": PACKAGES},
             "setup",
-            f"set -e\npython3 -m pip install --quiet --index-url {INDEX} --extra-index-url {MORE} torch==2.9.0",
+            f"set -e\npython3 -m pip install --quiet --index-url {INDEX} --extra-index-url {MORE} torch==2.9.0{STORE}",
         ),
         (
             {"packages": PackageSettings(pypi={"torch": "2.9.0"}), "settings": {"setup_commands": ["make deps"]}},
             "setup",
-            "set -e\nmake deps\npython3 -m pip install --quiet torch==2.9.0",
+            f"set -e\nmake deps\npython3 -m pip install --quiet torch==2.9.0{STORE}",
         ),
         ({"resources": {"accelerators": "tpu-v6e:4"}}, "resources/accelerators", "tpu-v6e-4:1"),
         ({"resources": {"accelerators": "tpu-v6e:4", "nodes": 4}}, "resources/accelerators", "tpu-v6e-16:1"),

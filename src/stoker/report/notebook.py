@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from html import escape
-from typing import Any, Final, Mapping
+from typing import Any, Final, Mapping, Sequence
 
 from stoker.client import Client, Run
 from stoker.core.findings import warnings
@@ -46,6 +46,7 @@ class NotebookView(Terminal):
         self._display = f"stoker-{os.urandom(8).hex()}"
         self._shown = False
         self._status = ""
+        self._closing: list[str] = []
 
     def began(self, run: str, plan: Plan, *, started: float | None = None) -> None:
         """Show the plan's steps, and its warnings as text."""
@@ -64,8 +65,15 @@ class NotebookView(Terminal):
         self._update_if_due()
 
     def ended(self, status: str) -> None:
-        """Draw the table a last time, and write the failures and the next commands."""
+        """Draw the table a last time, with the warnings and the next commands below it; failures are written as text.
+
+        Of a run that went well nothing is written: a notebook draws stderr as if it were an error.
+        """
         self._status = status
+        if status == "succeeded" and not self.progress.failures:
+            self._closing = [line.strip() for line in (*self._warning_lines(), self._next_commands(status))]
+            self._update()
+            return
         self._update()
         super().ended(status)
 
@@ -85,13 +93,15 @@ class NotebookView(Terminal):
 
         now = self._last = time.monotonic()
         words = summary(self.progress, now)
-        shown = {"text/html": progress_html(self.progress, now, self._status), "text/plain": words}
+        html = progress_html(self.progress, now, self._status, closing=self._closing)
+        shown = {"text/html": html, "text/plain": "\n".join([words, *self._closing])}
         (update_display if self._shown else display)(shown, raw=True, display_id=self._display)
         self._shown = True
 
 
-def progress_html(progress: Progress, now: float, status: str = "") -> str:
-    """A run as a table: a row for each step with its state, what it does or waits for, and its last complaint."""
+def progress_html(progress: Progress, now: float, status: str = "", *, closing: Sequence[str] = ()) -> str:
+    """A run as a table: a row for each step with its state, what it does or waits for, and its last complaint; the
+    closing lines are below it."""
     rows, hidden = chosen(progress.rows.values(), ROWS)
     body = "".join(_row_html(row, progress, now) for row in rows)
     if hidden:
@@ -100,7 +110,8 @@ def progress_html(progress: Progress, now: float, status: str = "") -> str:
     head = escape(summary(progress, now)) + (f" · {_coloured(status, status)}" if status else "")
     return (
         f'<div><table style="border-collapse:collapse;font-variant-numeric:tabular-nums">{body}</table>'
-        f'<div style="opacity:.8">{head}</div></div>'
+        + "".join(f'<div style="opacity:.8">{line}</div>' for line in (head, *map(escape, closing)))
+        + "</div>"
     )
 
 

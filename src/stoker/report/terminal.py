@@ -174,21 +174,27 @@ class Terminal:
         return "  ".join(facts)
 
     def _closing_lines(self, status: str) -> list[str]:
-        progress, run = self.progress, self.progress.run
+        progress = self.progress
         duration = took_text(max(0.0, time.monotonic() - progress.started - progress.waited), progress.waited)
-        rows = list(self.progress.rows.values())
+        rows = list(progress.rows.values())
         cached = sum(row.status == "cached" for row in rows)
         head = f"{self._mark(status)} {progress.pipeline} {status} in {duration}: {count_text(len(rows), 'step')}"
         if cached:
             head += f", {cached} cached"
-        lines = ["", *(self._paint(f"  ! {warning}", "33") for warning in progress.warnings[:_MAX_LINES]), head]
-        if len(progress.warnings) > _MAX_LINES:
-            lines.insert(-1, f"  ! … and {len(progress.warnings) - _MAX_LINES} more: stoker gpu {run}")
-        if status == "succeeded":
-            lines.append(f"  look: stoker show {run} · in Python: Client().run('{run}')")
-        else:
-            lines.append(f"  look: stoker show {run} · stoker logs {run} STEP · go on: stoker resume {run}")
+        return ["", *self._warning_lines(), head, self._next_commands(status)]
+
+    def _warning_lines(self) -> list[str]:
+        warnings, run = self.progress.warnings, self.progress.run
+        lines = [self._paint(f"  ! {warning}", "33") for warning in warnings[:_MAX_LINES]]
+        if len(warnings) > _MAX_LINES:
+            lines.append(f"  ! … and {len(warnings) - _MAX_LINES} more: stoker gpu {run}")
         return lines
+
+    def _next_commands(self, status: str) -> str:
+        run = self.progress.run
+        if status == "succeeded":
+            return f"  look: stoker show {run} · in Python: Client().run('{run}')"
+        return f"  look: stoker show {run} · stoker logs {run} STEP · go on: stoker resume {run}"
 
     # Drawing
 
