@@ -147,6 +147,7 @@ def test_a_file_system_is_made_anew_when_its_environment_changed(monkeypatch: py
     second, _ = url_to_fs("s3://bucket/name")
     assert second is not first
     assert url_to_fs("simplecache::s3://bucket/name")[0].fs is second
+    assert url_to_fs("/tmp/name")[1] == "/tmp/name"
 
 
 def test_old_objects_are_renewed_by_a_put_and_swept_without(tmp_path: Path) -> None:

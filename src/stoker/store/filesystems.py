@@ -57,7 +57,7 @@ _lock = threading.Lock()
 
 
 def url_to_fs(uri: str) -> tuple[Any, str]:
-    """fsspec's file system of a URI, which may be a chain ("simplecache::s3://…"), and the path in it.
+    """fsspec's file system of a URI, which may be a chain ("simplecache::s3://…") or a plain path, and the path in it.
 
     fsspec keeps a file system for as long as the process lives, with the credentials that it found at first. It is made
     anew when a variable has changed since then: whoever sets AWS_PROFILE in a notebook after a failure need not start
@@ -69,7 +69,8 @@ def url_to_fs(uri: str) -> tuple[Any, str]:
     """
     import fsspec
 
-    kinds = [fsspec.get_filesystem_class(part.partition("://")[0]) for part in uri.split("::")]
+    schemes = [part.partition("://")[0] for part in uri.split("::")] if "://" in uri else ["file"]
+    kinds = [fsspec.get_filesystem_class(scheme) for scheme in schemes]
     now = tuple(sorted((name, text) for name, text in os.environ.items() if name.startswith(_READ)))
     with _lock:
         for kind in kinds:
