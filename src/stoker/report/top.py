@@ -66,9 +66,8 @@ def _host(use: MachineUse) -> str:
         f"cpu {host.busy:.0f} % of {count_text(host.cpus, 'core')}",
         f"memory {memory_text(host.memory_used)} of {memory_text(host.memory)}",
         f"load {host.load:.1f}",
-        count_text(len(use.devices), "device"),
+        count_text(len(use.devices), "device") + (" (simulated)" if use.inventory.simulated else ""),
         f"{count_text(len(use.steps), 'step')} running",
-        *(["simulated devices"] if use.inventory.simulated else []),
     ]
     return "  ".join(parts)
 
