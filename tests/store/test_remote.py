@@ -14,7 +14,7 @@ import pytest
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store import artifacts, filesystems
 from stoker.store.blobs import Blobs
-from stoker.store.filesystems import remedy, url_to_fs
+from stoker.store.filesystems import fix_of, url_to_fs
 from stoker.store.remote import Remote, cache_folder
 from stoker.store.store import open_store
 from stoker.store.sweep import sweep
@@ -135,7 +135,7 @@ def test_a_missing_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_system_is_made_anew_when_its_environment_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystems, "_seen", {})  # as in a process that has used fsspec itself before
+    monkeypatch.setattr(filesystems, "_environments", {})  # as in a process that has used fsspec itself before
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:0")
     others, _ = fsspec.core.url_to_fs("s3://bucket/name")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -228,4 +228,4 @@ def test_without_credentials_the_fix_names_them(
     ],
 )
 def test_what_a_person_does_about_a_store(uri: str, error: Exception, fix: str) -> None:
-    assert fix in remedy(uri, error)
+    assert fix in fix_of(uri, error)

@@ -14,7 +14,7 @@ from typing import Final, Iterator
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store.access import make_folders
 from stoker.store.blobs import remove_tree
-from stoker.store.filesystems import remedy
+from stoker.store.filesystems import fix_of
 from stoker.store.logs import file_name
 from stoker.store.transport import TRANSPORTS
 
@@ -126,5 +126,5 @@ class Checkpoints:
         except Exception as error:  # every file system behind fsspec has errors of its own
             raise StoreError(
                 f"the copies of checkpoints in {self._artifacts} cannot be reached: {type(error).__name__}: {error}",
-                fix=remedy(self._artifacts, error),
+                fix=fix_of(self._artifacts, error),
             ) from error

@@ -7,7 +7,9 @@ import os
 import threading
 from typing import Any, Final, Mapping
 
-_READ: Final = ("AWS_", "AZURE_", "BOTO", "FSSPEC_", "GCE_", "GCSFS_", "GOOGLE_", "OCI", "S3")
+from stoker.core.values import frozen
+
+_PREFIXES: Final = ("AWS_", "AZURE_", "BOTO", "FSSPEC_", "GCE_", "GCSFS_", "GOOGLE_", "OCI", "S3")
 """The first letters of the variables from which file systems take addresses and credentials: those of botocore,
 google-auth, azure-identity, OCI's SDK, s3fs, gcsfs and fsspec itself."""
 _AWS: Final = (
@@ -22,12 +24,24 @@ _AZURE: Final = (
     "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_CONNECTION_STRING; or, with the "
     "account's name, log in by `az login`"
 )
-_LOGINS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("s3", "s3a"), _AWS),
-    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), _AZURE),
+
+
+@frozen
+class _ObjectStore:
+    """What a kind of object store takes of a person and a machine."""
+
+    package: str
+    """The package by which Python opens it; it brings fsspec."""
+    login: str
+    """How a person gets credentials that the package finds by itself."""
+
+
+_OBJECT_STORES: Final[Mapping[str, _ObjectStore]] = {
+    **dict.fromkeys(("s3", "s3a"), _ObjectStore(package="s3fs", login=_AWS)),
+    **dict.fromkeys(("gs", "gcs"), _ObjectStore(package="gcsfs", login=_GOOGLE)),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), _ObjectStore(package="adlfs", login=_AZURE)),
 }
-"""Scheme → how a person gets credentials for it: those that s3fs, gcsfs and adlfs look for by themselves."""
+"""By the scheme of their URIs."""
 _PROFILES: Final = (
     "AWS_PROFILE names no profile of this machine: `aws configure list-profiles` prints those that it has"
 )
@@ -51,7 +65,7 @@ _FIXES: Final[Mapping[str, str]] = {
 }
 """Errors of botocore, google-auth and azure-core by the names of their classes → what to do: no package of a cloud is
 imported for it."""
-_seen: dict[Any, tuple[tuple[str, str], ...]] = {}
+_environments: dict[Any, tuple[tuple[str, str], ...]] = {}
 """Class of file systems → the variables when it was last asked for one."""
 _lock = threading.Lock()
 
@@ -71,17 +85,24 @@ def url_to_fs(uri: str) -> tuple[Any, str]:
 
     schemes = [part.partition("://")[0] for part in uri.split("::")] if "://" in uri else ["file"]
     kinds = [fsspec.get_filesystem_class(scheme) for scheme in schemes]
-    now = tuple(sorted((name, text) for name, text in os.environ.items() if name.startswith(_READ)))
+    now = tuple(sorted((name, text) for name, text in os.environ.items() if name.startswith(_PREFIXES)))
     with _lock:
         for kind in kinds:
-            if _seen.get(kind) != now:  # also at the first time: others may have asked fsspec before
+            if _environments.get(kind) != now:  # also at the first time: others may have asked fsspec before
                 kind.clear_instance_cache()
-                _seen[kind] = now
+                _environments[kind] = now
         system, path = fsspec.core.url_to_fs(uri)
     return system, path
 
 
-def remedy(uri: str, error: BaseException) -> str:
+def store_package(uri: str) -> str:
+    """The package by which Python opens an artifact store; empty for a folder, and where fsspec knows the scheme."""
+    scheme, separator, _ = uri.partition("://")
+    store = _OBJECT_STORES.get(scheme) if separator else None
+    return "" if store is None else store.package
+
+
+def fix_of(uri: str, error: BaseException) -> str:
     """What a person does about an error of the file system of a URI."""
     scheme = uri.partition("://")[0]
     for kind in type(error).__mro__:
@@ -91,6 +112,6 @@ def remedy(uri: str, error: BaseException) -> str:
         return _BUCKET
     if scheme in ("s3", "s3a") and isinstance(error, PermissionError):
         return _RIGHTS + _AWS
-    if scheme in _LOGINS:
-        return f"check the address and the network. Without credentials, {_LOGINS[scheme]}"
+    if scheme in _OBJECT_STORES:
+        return f"check the address and the network. Without credentials, {_OBJECT_STORES[scheme].login}"
     return "check the address, your credentials for it, and the network"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.core.errors import MissingPackage, StoreError
-from stoker.store.filesystems import remedy, url_to_fs
+from stoker.store.filesystems import fix_of, url_to_fs
 from stoker.store.folders import FolderBlobs
 from stoker.store.hashing import CHUNK, Hash
 from stoker.store.transport import TRANSPORTS
@@ -230,7 +230,7 @@ class Remote:
     def _remote_error(self, error: Exception) -> StoreError:
         return StoreError(
             f"the artifact store {self.uri} does not answer as it should: {type(error).__name__}: {error}",
-            fix=remedy(self.uri, error),
+            fix=fix_of(self.uri, error),
         )
 
 

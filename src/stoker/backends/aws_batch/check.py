@@ -17,7 +17,6 @@ from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.base.storepackages import store_package
 from stoker.backends.kubernetes.check import OWN_IMAGE
 from stoker.core.errors import nearest
 from stoker.core.findings import Finding, Reporter
@@ -26,6 +25,7 @@ from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import UNSET, size_text, value_or
 from stoker.launchers.registry import launcher_named
+from stoker.store.filesystems import store_package
 from stoker.vendors.table import NO_DEVICES
 
 CANNOT: Final = "STK310"

@@ -20,7 +20,6 @@ from stoker.backends.base import mailprogram
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_copies
-from stoker.backends.base.storepackages import store_package
 from stoker.backends.skypilot.catalog import WITHOUT_PRICE
 from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings, alternatives
 from stoker.core.accelerators import Accelerator
@@ -30,6 +29,7 @@ from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import value_or
 from stoker.core.words import dashed_name
+from stoker.store.filesystems import store_package
 
 GRACE: Final = 25.0
 """Seconds between SIGTERM and SIGKILL of a step."""

@@ -17,7 +17,6 @@ import attrs
 
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.base.platforms import Away
-from stoker.backends.base.storepackages import store_package
 from stoker.backends.slurm.cluster import UNLIMITED, ClusterFacts, Gres, Group, Partition, cluster_facts, gres_of
 from stoker.backends.slurm.devices import DeviceRequest, device_request
 from stoker.backends.slurm.environment import node_python
@@ -30,6 +29,7 @@ from stoker.core.findings import Finding, Level, errors
 from stoker.core.plan import Job, StepPlan, reporter_of
 from stoker.core.units import duration_text, size_text
 from stoker.core.words import count_text, memory_text
+from stoker.store.filesystems import store_package
 
 NO_ANSWER: Final = "STK170"
 NO_SLURM: Final = "STK171"

@@ -14,7 +14,6 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.base.logins import Login, login
-from stoker.backends.base.storepackages import store_package
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.cluster import ClusterFacts, Partition, cluster_facts
 from stoker.backends.slurm.environment import node_python, setup_lines
@@ -26,6 +25,7 @@ from stoker.backends.slurm.why import explain
 from stoker.core.errors import Away, BackendError
 from stoker.core.findings import Check
 from stoker.core.words import count_text, dashed_name, memory_text
+from stoker.store.filesystems import store_package
 
 OLDEST_PYTHON: Final = (3, 10)
 """The oldest Python that a worker runs on."""
