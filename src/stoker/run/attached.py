@@ -103,7 +103,7 @@ def words_of(name: str, text: str, where: str) -> dict[str, Any]:
 def resource_words(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `ResourceSettings` from what a decorator was given; None asks for nothing."""
     fields: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    written: dict[str, str] = {}
     for word, word_value in values.items():
         value: Any = word_value
         if value is None or value is UNSET:
@@ -116,9 +116,9 @@ def resource_words(values: Mapping[str, Any]) -> dict[str, Any]:
         elif word in _RENAMED and isinstance(value, bool):
             raise SettingsError(f"{word}={value!r} is not a number", fix=f"write {word}=1")
         if name in fields:
-            what = f"{word}={word_value!r} says again what {said[name]} says"
+            what = f"{word}={word_value!r} says again what {written[name]} says"
             raise SettingsError(what, fix="remove one of the two")
-        fields[name], said[name] = value, f"{word}={word_value!r}"
+        fields[name], written[name] = value, f"{word}={word_value!r}"
     if fields.get("gpu_vendor") and not fields.get("gpu_count") and not fields.get("accelerators"):
         fields.pop("gpu_vendor")  # of which kind the GPUs are, if there were any
     return fields

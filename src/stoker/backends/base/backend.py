@@ -27,7 +27,7 @@ from typing import (
 import attrs
 
 from stoker.core.findings import Check
-from stoker.core.same import Same
+from stoker.core.identitykey import IdentityKey
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
@@ -458,12 +458,12 @@ class Leftover:
 def settings_of(step: StepPlan, kind: type[Settings], options: Mapping[str, Any]) -> Settings:
     """A backend's settings for one step: `options`, with which the backend was opened, and over them the step's own."""
     own = next(iter(step.settings.backend.values()), None)  # a step runs on one part of the stack
-    settings: Settings = _settings_of(Same(own), kind, Same(options))
+    settings: Settings = _settings_of(IdentityKey(own), kind, IdentityKey(options))
     return settings
 
 
 @functools.lru_cache(maxsize=64)
-def _settings_of(own: Same[Any], kind: type[Any], options: Same[Mapping[str, Any]]) -> Any:
+def _settings_of(own: IdentityKey[Any], kind: type[Any], options: IdentityKey[Mapping[str, Any]]) -> Any:
     return kind(**{**options.value, **(own.value or {})})
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Hashable, Mapping
 import attrs
 
 from stoker.core.codec import to_json
+from stoker.core.identitykey import IdentityKey
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
-from stoker.core.same import Same
 from stoker.core.words import dashed_name
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def with_copies(spec: BootSpec) -> BootSpec:
 def request_digest(job: Job) -> str:
     """What a job asks for, whichever attempt it is: what runs elsewhere with the same digest does the same."""
     request = {
-        **_request_of(Same(job.step), Same(job.hook)),
+        **_request_of(IdentityKey(job.step), IdentityKey(job.hook)),
         "inputs": _sorted_text(job.inputs),
         "told": "{}" if job.told is None else _sorted_text(to_json(job.told)),
     }
@@ -131,7 +131,7 @@ def request_digest(job: Job) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _request_of(step: Same[StepPlan], hook: Same[FunctionSource | None]) -> Mapping[str, str]:
+def _request_of(step: IdentityKey[StepPlan], hook: IdentityKey[FunctionSource | None]) -> Mapping[str, str]:
     """What all jobs of a step ask for alike, as texts of JSON."""
     plan = step.value
     request = {

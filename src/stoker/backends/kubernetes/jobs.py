@@ -50,10 +50,10 @@ from stoker.backends.kubernetes.pods import (
 )
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
+from stoker.core.identitykey import IdentityKey
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import NODE_ID, Topology
 from stoker.core.resources import ResourceSettings
-from stoker.core.same import Same
 
 TOPOLOGY: Final = Topology(node="JOB_COMPLETION_INDEX", nodes="STOKER_NODES", address="STOKER_NODE_ADDR")
 """The variables of a gang's pods: the index from the Job controller, the address from the API (`status.podIP`)."""
@@ -518,17 +518,19 @@ def alike(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> 
     """Equal for jobs that may be elements of one Indexed Job."""
     if nodes_of(job) > 1 or job.kind != "step":
         return job.name
-    return _pod_text(Same(job.step), job.run, job.attempt, job.avoid, Same(site), Same(options), shares=shares)
+    return _pod_text(
+        IdentityKey(job.step), job.run, job.attempt, job.avoid, IdentityKey(site), IdentityKey(options), shares=shares
+    )
 
 
 @functools.lru_cache(maxsize=64)
 def _pod_text(
-    step: Same[StepPlan],
+    step: IdentityKey[StepPlan],
     run: str,
     attempt: int,
     avoid: tuple[str, ...],
-    site: Same[Site],
-    options: Same[Mapping[str, Any]],
+    site: IdentityKey[Site],
+    options: IdentityKey[Mapping[str, Any]],
     *,
     shares: bool,
 ) -> str:

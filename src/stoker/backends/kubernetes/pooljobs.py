@@ -22,9 +22,9 @@ from stoker.backends.kubernetes import poolpod
 from stoker.backends.kubernetes.pods import GANG_LABEL, PodMount, PodRequest
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
+from stoker.core.identitykey import IdentityKey
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.pool import PoolSpec
-from stoker.core.same import Same
 
 POOL: Final = "stoker/pool"
 """The label of a pool's Jobs and pods: the shape of its steps, as `digest_of` has it."""
@@ -83,16 +83,16 @@ def session_command(settings: KubernetesSettings, *, claim: str) -> tuple[str, .
 
 def template(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> Mapping[str, Any]:
     """The pods of a pool, without its label: equal for jobs of one shape, and one object for those of one step."""
-    return _template(Same(job.step), job.run, job.avoid, Same(site), Same(options), shares=shares)
+    return _template(IdentityKey(job.step), job.run, job.avoid, IdentityKey(site), IdentityKey(options), shares=shares)
 
 
 @functools.lru_cache(maxsize=64)
 def _template(
-    step: Same[StepPlan],
+    step: IdentityKey[StepPlan],
     run: str,
     avoid: tuple[str, ...],
-    site: Same[Site],
-    options: Same[Mapping[str, Any]],
+    site: IdentityKey[Site],
+    options: IdentityKey[Mapping[str, Any]],
     *,
     shares: bool,
 ) -> Mapping[str, Any]:
@@ -105,12 +105,12 @@ def _template(
 def shape_of(template: Mapping[str, Any], namespace: str) -> str:
     """The shape of the steps that pods with this template take. What modules a pod imports ahead is none of it: another
     driver of the run may know of others."""
-    return _shape_of(Same(template), namespace)
+    return _shape_of(IdentityKey(template), namespace)
 
 
 @functools.lru_cache(maxsize=64)
-def _shape_of(same: Same[Mapping[str, Any]], namespace: str) -> str:
-    template = same.value
+def _shape_of(key: IdentityKey[Mapping[str, Any]], namespace: str) -> str:
+    template = key.value
     (container,) = template["spec"]["containers"]
     *words, spec = container["command"]
     alike = {**container, "command": [*words, json.loads(spec)["idle_after"]]}

@@ -13,7 +13,7 @@ from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.skypilot import catalog, requests
 from stoker.backends.skypilot.catalog import Offer
-from stoker.backends.skypilot.command import found
+from stoker.backends.skypilot.command import find_command
 from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Finding, Reporter
@@ -138,7 +138,7 @@ def prove(steps: Sequence[StepPlan], options: Mapping[str, Any]) -> Iterator[Fin
     """Whether SkyPilot's command is here, the choice and its price for each step, and what is dearer than allowed."""
     settings = SkypilotSettings(**options)
     try:
-        found(str(settings.get("sky", "sky")), os.environ)
+        find_command(str(settings.get("sky", "sky")), os.environ)
     except BackendError as error:
         for step in {step.name: step for step in steps}.values():
             why = "clusters and managed jobs are launched by that command"

@@ -170,7 +170,7 @@ class SkyCommand:
     ) -> subprocess.Popen[bytes]:
         if self._abandoned:
             raise Away("the run has ended")
-        program = found(self._program, self._environment)
+        program = find_command(self._program, self._environment)
         process = subprocess.Popen(
             [program, *words],
             stdin=subprocess.DEVNULL,
@@ -185,7 +185,7 @@ class SkyCommand:
         return process
 
 
-def found(program: str, environment: Mapping[str, str]) -> str:
+def find_command(program: str, environment: Mapping[str, str]) -> str:
     """The path of SkyPilot's command; a `BackendError` where it is not here."""
     path = shutil.which(program, path=environment.get("PATH"))
     if path is None:
