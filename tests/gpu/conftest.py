@@ -6,6 +6,7 @@ may compute on the GPU meanwhile.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -23,6 +24,13 @@ from stoker.devices.probe import probe
 FIGURES: Final = os.environ.get("STOKER_GPU_FIGURES", "")
 
 Note = Callable[..., None]
+
+
+def needs(*packages: str) -> None:
+    """Skip a test where one of these packages is not installed; nothing of them is imported here."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
 
 
 @attrs.frozen(kw_only=True)

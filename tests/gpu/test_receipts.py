@@ -81,6 +81,21 @@ WORK = """
         working()
 """
 
+BARE = """
+import sys, time, torch
+
+left = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+right = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+torch.cuda.synchronize()
+started, count = time.monotonic(), 0
+while time.monotonic() < started + float(sys.argv[1]):
+    for _ in range(20):
+        left @ right
+    torch.cuda.synchronize()
+    count += 20
+print(count / (time.monotonic() - started))
+"""
+
 MEMORY = """
     import time
 
@@ -141,6 +156,8 @@ def test_used_and_idle(whole: Machine, done: Callable[..., Any], note: Note) -> 
         "used", utilization_mean=use.utilization_mean, first_use=use.first_use, idle=use.idle, products=told["products"]
     )
     note("used", power_peak=use.power_peak, clock_mean=use.clock_mean, temperature_peak=use.temperature_peak)
+    bare = subprocess.run([sys.executable, "-c", BARE, str(SECONDS)], capture_output=True, text=True, check=True).stdout
+    note("products_per_second", in_a_step=told["products"] / told["seconds"], bare=float(bare))
 
     for name in ("bare", "with_context"):
         rested = run.steps[name].receipt
