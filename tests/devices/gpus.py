@@ -6,6 +6,7 @@ What they answer stands in two files, see fake_nvml.c and fake_cuda.c; a torch t
 from __future__ import annotations
 
 import shutil
+import textwrap
 from pathlib import Path
 
 from tests.devices.conftest import compiled
@@ -14,7 +15,31 @@ from tests.devices.test_compat import TWO, UUIDS, VERSION, distribution, fake_cu
 GB = 10**9
 WORKS = "utilisation = 0,90\nprocess = STEP:2000000000\n"
 """A GPU on which the step computes."""
+IMPORTED = "raise SystemExit('it was imported')"
 IDLES = "utilisation = 0\nprocess = STEP:2000000000\n"
+
+TORCH = """
+    import os
+    from types import SimpleNamespace
+
+    __version__ = "2.9.0+cu130"
+    version = SimpleNamespace(cuda="13.0", hip=None)
+
+    def available():
+        assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+        {available}
+
+    cuda = SimpleNamespace(
+        is_available=available,
+        device_count=lambda: {count},
+        get_arch_list=lambda: {archs},
+    )
+"""
+
+
+def fake_torch(available: str = "return True", count: int = 2, archs: str = "['sm_80', 'sm_90']") -> str:
+    """The module of a torch that answers what the gate asks: `available` are lines, the others expressions."""
+    return textwrap.dedent(TORCH).format(available=available, count=count, archs=archs)
 
 
 class Gpus:
@@ -51,10 +76,11 @@ class Gpus:
         (self.folder / "cuda").write_text(TWO.replace("13000", str(number)) + cuda)
         return self
 
-    def torch(self, version: str, cuda: str | None) -> Gpus:
-        """Install a torch that only has its files."""
+    def torch(self, version: str, cuda: str | None, body: str = IMPORTED) -> Gpus:
+        """Install a torch that only has its files, and does when it is imported what the body says."""
         for before in self.site.glob("torch*"):
             shutil.rmtree(before)
         package(self.site, "torch", {"torch/version.py": VERSION.format(version, cuda, None)})
+        (self.site / "torch/__init__.py").write_text(body)
         distribution(self.site, "torch", version)
         return self

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.devices.gpus import IDLES, WORKS, Gpus
+from tests.devices.gpus import IDLES, WORKS, Gpus, fake_torch
 from tests.devices.test_compat import UUIDS, package
+from tests.distributed.conftest import SPAWN
 
 FOUR = ("--simulate", "4xH100-80GB")
 SCRIPT = """
     import os
+    import sys
     import time
 
     from stoker import context, pipeline, step
-    from stoker.config import Monitor, ResourceSettings
+    from stoker.config import Command, Monitor, ResourceSettings
 
     IMPORTED = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
 
@@ -200,6 +202,22 @@ SCRIPT = """
     @pipeline
     def using():
         user()
+
+
+    @step(
+        resources=ResourceSettings(gpu_count=2),
+        launch=Command([sys.executable, "spawn.py"], num_processes=2, outputs="all"),
+        cache=False,
+    )
+    def rank() -> list:
+        import torch
+
+        return [context.rank, torch.__version__, os.environ["CUDA_VISIBLE_DEVICES"]]
+
+
+    @pipeline
+    def ranked():
+        rank()
 
 
     @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1), on_idle_gpu="fail", cache=False)
@@ -495,6 +513,20 @@ def test_a_device_that_is_used(script: Any, gpus: Gpus) -> None:
     shown = script.run("stoker", "gpu", "latest", "user")
     assert "not proved: torch 2.9.0+cpu is a CPU build" in shown and "unfit" in shown
     assert {track.name for track in step.attempts[-1].tracks} >= {"utilization", "memory", "power"}
+
+
+def test_ranks_import_a_framework_on_devices(script: Any, gpus: Gpus) -> None:
+    """The gate looks at what each rank imports, against the devices that its node's agent has proved."""
+    script.write("spawn.py", SPAWN)
+    gpus.torch("2.9.0+cu130", "13.0", fake_torch()).answer(WORKS, WORKS)
+    ran(script, "ranked", env=gpus.environment)
+    step = script["ranked"].steps["rank"]
+    assert [value[:2] for value in step.load()] == [[0, "2.9.0+cu130"], [1, "2.9.0+cu130"]]
+    assert {uuid for value in step.load() for uuid in value[2].split(",")} <= set(UUIDS)
+    # What a rank sees is what counts, whatever its files say.
+    gpus.torch("2.9.0+cu130", "13.0", fake_torch("return False", 0))
+    said = ran(script, "ranked", env=gpus.environment, code=1)
+    assert script["ranked"].steps["rank"].failure.cause == "no-gpu" and "sees 0 of the step's 2 GPUs" in said
 
 
 def test_a_device_that_stays_idle(script: Any, gpus: Gpus) -> None:

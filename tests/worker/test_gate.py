@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.devices.conftest import compiled
+from tests.devices.gpus import fake_torch
 from tests.devices.test_compat import TWO, UUIDS, VERSION, distribution, fake_cuda, package
 
 from stoker.core import status
@@ -355,29 +356,6 @@ def test_simulated_devices(place: Place) -> None:
     told = simulated(place, driver="535.104.05", cuda=[12, 2])
     refused(told, status.DRIVER_TOO_OLD, "driver 535.104.05 (CUDA 12.2) is too old")
     assert "torch" in simulated(place, driver="", cuda=None)["facts"]
-
-
-TORCH = """
-    import os
-    from types import SimpleNamespace
-
-    __version__ = "2.9.0+cu130"
-    version = SimpleNamespace(cuda="13.0", hip=None)
-
-    def available():
-        assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-        {available}
-
-    cuda = SimpleNamespace(
-        is_available=available,
-        device_count=lambda: {count},
-        get_arch_list=lambda: {archs},
-    )
-"""
-
-
-def fake_torch(available: str = "return True", count: int = 2, archs: str = "['sm_80', 'sm_90']") -> str:
-    return textwrap.dedent(TORCH).format(available=available, count=count, archs=archs)
 
 
 def test_torch_is_looked_at_when_it_is_imported(place: Place) -> None:

@@ -118,6 +118,7 @@ class MachineWatch:
         self._trees: dict[int, Tree] = {}
         self._cpu: dict[str, tuple[float, float]] = {}
         self._meters: dict[str, list[Meter]] = {}
+        self._measured: dict[str, dict[str, Any]] = {}
         self._places: dict[str, tuple[float, Mapping[str, Sequence[Placement]]]] = {}
 
     def look(self, processes: Iterable[Process], nodes: Sequence[StackNodes] = ()) -> MachineUse:
@@ -170,7 +171,10 @@ class MachineWatch:
             )
 
     def _measure(self, devices: Sequence[Device]) -> dict[str, Mapping[str, Any]]:
-        """A row for each real device that answers and that no monitor watches."""
+        """A row for each real device that answers and that no monitor watches.
+
+        A meter reads what changes slowly, such as the temperature, less often: the row has the last of each.
+        """
         rows: dict[str, Mapping[str, Any]] = {}
         for vendor, alike in by_vendor([one for one in devices if not one.simulated]).items():
             if vendor.meter is None:
@@ -182,7 +186,8 @@ class MachineWatch:
                     except OSError:
                         self._meters[device.uuid] = []  # the driver does not tell: it stays unknown
                 for meter in self._meters[device.uuid]:
-                    rows.update(meter.sample(time.monotonic(), frozenset())[0])
+                    for uuid, row in meter.sample(time.monotonic(), frozenset())[0].items():
+                        rows[uuid] = self._measured[uuid] = {**self._measured.get(uuid, {}), **row}
         return rows
 
     # Steps

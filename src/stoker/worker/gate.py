@@ -44,6 +44,10 @@ class GateError(StokerError):
         self.cause = cause
 
 
+_DRIVEN: Final = "nvidia"
+"""The vendor whose driver a lease names."""
+
+
 @attrs.define(kw_only=True)
 class GateProof:
     """What the gate proved; not frozen, because imports add to it while the step runs."""
@@ -56,6 +60,22 @@ class GateProof:
     """An error that an import raised: user code may have caught it, and the step fails all the same."""
     hardware: tuple[Hardware, ...] = ()
     """The devices and drivers that builds have to fit, one entry for each vendor."""
+
+    @classmethod
+    def of_rank(cls, lease: Lease) -> GateProof:
+        """The proof that a rank begins with: its node's agent has opened the gate, and `lease` is what that found."""
+        sides = []
+        for devices in by_vendor(lease.held).values():
+            driver, cuda = (lease.driver, lease.cuda) if devices[0].kind == _DRIVEN else ("", None)
+            sides.append(hardware_of(devices, driver=driver, cuda=cuda, machine=platform.machine()))
+        return cls(hardware=tuple(sides))
+
+    def found(self, lease: Lease) -> Lease:
+        """The lease with the driver as the gate has found it here, which is what ranks check their imports by."""
+        for side in self.hardware:
+            if side.kind == _DRIVEN:
+                return attrs.evolve(lease, driver=side.driver, cuda=side.cuda)
+        return lease
 
 
 _IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
@@ -163,7 +183,7 @@ def _frameworks(installed: Sequence[Build], *, simulated: bool, proof: GateProof
 def _unfit(build: Build, sides: Sequence[Hardware]) -> Problem | None:
     """Why a build can use no kind of the devices; it is fit if it can use one."""
     problems = [unfit(build, side) for side in sides]
-    return problems[0] if all(problems) else None
+    return problems[0] if problems and all(problems) else None
 
 
 def _check_import(name: str, lease: Lease, proof: GateProof) -> None:

@@ -180,7 +180,9 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
         from stoker.core.devices import Lease
 
         # The agent has opened the gate; what is imported is seen here.
-        gate.watch_imports(from_json(Lease, spec["lease"], strict=False), proof)
+        lease = from_json(Lease, spec["lease"], strict=False)
+        proof = gate.GateProof.of_rank(lease)
+        gate.watch_imports(lease, proof)
     own_pid = os.getpid()
     result = Worker(Blobs(spec["blobs"]), notice=notice).run(job, step)
     if os.getpid() != own_pid:
