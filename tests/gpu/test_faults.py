@@ -110,7 +110,7 @@ def test_a_busy_gpu_is_waited_for(gpu: Machine, project: Any, note: Note) -> Non
         finished = project.run("program.py", timeout=240.0)
     finally:
         holder.kill()
-        holder.wait()
+        holder.communicate()
     said = [line for line in finished.stderr.splitlines() + finished.stdout.splitlines() if "waiting" in line]
     assert any(f"pid {holder.pid}" in line for line in said), finished.stderr
     assert project.client().runs()[0].steps["work"].load() == 10.0
@@ -160,3 +160,4 @@ def test_devices_command(gpu: Machine, project: Any, note: Note) -> None:
         note("said_" + words[0], code=finished.returncode, text=finished.stdout + finished.stderr)
         assert finished.returncode == 0, finished.stdout + finished.stderr
         assert gpu.device.model in finished.stdout
+        assert words[0] != "top" or " °C" in finished.stdout

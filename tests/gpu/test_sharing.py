@@ -51,7 +51,7 @@ def test_two_share_one(whole: Machine, done: Callable[..., Any], note: Note) -> 
     """Both are on the one GPU at the same time, and the receipt of each has its own memory beside that of all."""
     if whole.device.memory < 24 * 10**9:
         pytest.skip("the GPU has less than 24 GB")
-    elements = done(SHARED).steps["work"].elements
+    elements = list(done(SHARED).steps["work"])
     told = [element.load() for element in elements]
     assert {each["uuid"] for each in told} == {whole.device.uuid}
     assert max(each["began"] for each in told) < min(each["ended"] for each in told)
