@@ -1,4 +1,4 @@
-"""Values that lie on a device, from step to step: they are kept, and read where there is a device and where there is none."""
+"""Values that lie on a device, from step to step: they are read where there is a device, and where there is none."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ class GateProof:
         """The lease with the driver as the gate has found it here, which is what ranks check their imports by."""
         for side in self.hardware:
             if side.kind == _DRIVEN:
-                return attrs.evolve(lease, driver=side.driver, cuda=side.cuda)
+                cuda = None if side.cuda is None else (side.cuda[0], side.cuda[1])
+                return attrs.evolve(lease, driver=side.driver, cuda=cuda)
         return lease
 
 
