@@ -117,6 +117,8 @@ def test_energy_is_the_counters_difference_or_the_integral_of_power() -> None:
         return receipt_of(samples(*rows)).energy
 
     assert energy({"j": 100.0, "w": 1}, {"w": 1}, {"j": 350.5, "w": 1}) == 250.5
+    # The monitor reads the counter less often than the power, and a step that is killed takes its last reading along.
+    assert energy({"w": 20}, {"j": 100.0, "w": 40}, {"w": 1}, {"j": 350.5, "w": 10}, {"w": 30}) == 30 + 250.5 + 20
     assert energy({"j": 100.0, "w": 10}, {"j": 5.0, "w": 30}, {"j": 6.0, "w": 30}) == 50  # the counter began anew
     assert energy({"w": 10}, {"w": 30}, {"w": 30}) == 50
     assert energy({"w": 10}, {"w": 30}, None, None, {"w": 30}) is None  # half of the time is not told

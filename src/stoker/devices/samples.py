@@ -325,11 +325,23 @@ def _as_int(value: float | None) -> int | None:
 
 
 def _energy(samples: Samples, uuid: str) -> float | None:
-    """Joules: by the device's own counter, else the integral of its power where that is known throughout."""
+    """Joules: by the device's own counter, and by its power before the first reading of it and after the last.
+
+    Without two readings it is the integral of the power, where that is known throughout.
+    """
     rows = list(samples.of(uuid))
+    counted = [at for at, (_, _, row) in enumerate(rows) if row is not None and row.get("j") is not None]
     counter = [float(row["j"]) for _, _, row in rows if row is not None and row.get("j") is not None]
     if len(counter) > 1 and all(later >= earlier for earlier, later in itertools.pairwise(counter)):
-        return counter[-1] - counter[0]
+        before, after = rows[: counted[0] + 1], rows[counted[-1] :]
+        return _integral(before)[0] + counter[-1] - counter[0] + _integral(after)[0]
+    joules, covered = _integral(rows)
+    whole = sum(span for _, span, _ in rows)
+    return joules if covered and covered >= COVERED * whole else None
+
+
+def _integral(rows: Iterable[tuple[float, float, Line | None]]) -> tuple[float, float]:
+    """Joules by the power of rows, the first of which only begins, and the seconds for which it is known."""
     joules = covered = 0.0
     before: float | None = None
     for _, span, row in rows:
@@ -338,8 +350,7 @@ def _energy(samples: Samples, uuid: str) -> float | None:
             joules += span * (power + before) / 2
             covered += span
         before = power
-    whole = sum(span for _, span, _ in rows)
-    return joules if covered and covered >= COVERED * whole else None
+    return joules, covered
 
 
 def _throttled_shares(rows: Iterable[Line]) -> dict[str, float]:
