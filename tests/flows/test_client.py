@@ -132,6 +132,8 @@ def test_looking_from_the_command_line(seen: Any) -> None:
     assert "did you mean" in seen.run("seen.py", "dump", "stat", code=2).stderr
     assert "--n-items" in seen.run("seen.py", "run", "--help").stdout
     assert "checked" in seen.run("seen.py", "check").stdout
+    assert "fix: stoker plan seen.py --json" in seen.run("seen.py", "plan", "--json", code=2).stderr
+    assert "fix: stoker watch latest" in seen.run("seen.py", "watch", "latest", code=2).stderr
     assert "there is no command 'argo-workflows'" in seen.run("seen.py", "argo-workflows", "create", code=2).stderr
     assert "did you mean '--n-items'" in seen.run("seen.py", "run", "--n-item", "3", code=2).stderr
 

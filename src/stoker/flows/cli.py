@@ -7,6 +7,7 @@ of `run` are those of every run (`run.commandline`) and those of flows (`flows.o
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
@@ -88,6 +89,12 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Commands of Metaflow's that are not here, and what to do."""
 
+OF_FILES: Final = frozenset({"plan", "build"})
+OF_RUNS: Final = frozenset(
+    {"runs", "watch", "why", "gpu", "metrics", "report", "artifacts", "pull", "cancel", "rerun", "ui", "top", "exec"}
+)
+"""Commands of `stoker` that people look for here: about a file of steps, and about runs."""
+
 
 def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
     """Called by `FlowSpec()`: the command line of the program, or of `stoker run flow.py`."""
@@ -120,6 +127,9 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     name, arguments = words[0], list(words[1:])
     if name in ELSEWHERE:
         raise UsageError(f"there is no command '{name}' here", fix=ELSEWHERE[name])
+    if name in OF_FILES | OF_RUNS:
+        file = [usage.removeprefix("python ")] if name in OF_FILES else []
+        raise UsageError(f"there is no command '{name}' here", fix=shlex.join(["stoker", name, *file, *arguments]))
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
     if "--help" in arguments:
