@@ -33,6 +33,19 @@ def mounted(volume: dict[str, Any], **mount: Any) -> dict[str, Any]:
     return {"volumes": [{"name": "v", **volume}], "volume_mounts": [{"name": "v", "mountPath": "/v", **mount}]}
 
 
+SCRATCH: dict[str, Any] = {
+    "name": "scratch",
+    "ephemeral": {
+        "volumeClaimTemplate": {
+            "metadata": {"annotations": {"note": "x"}},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "5Gi"}},
+                "storageClassName": "fast",
+            },
+        }
+    },
+}
 EVERYTHING: dict[str, Any] = {
     "node_selector": {"pool": "gpu"},
     "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 30}],
@@ -51,9 +64,16 @@ EVERYTHING: dict[str, Any] = {
     "volumes": [
         {"name": "hub", "secret": {"secretName": "hub"}},
         {"name": "modes", "configMap": {"name": "modes"}},
+        SCRATCH,
     ],
-    "volume_mounts": [{"name": "hub", "mountPath": "/hub"}, {"name": "modes", "mountPath": "/modes"}],
+    "volume_mounts": [
+        {"name": "hub", "mountPath": "/hub"},
+        {"name": "modes", "mountPath": "/modes"},
+        {"name": "scratch", "mountPath": "/scratch"},
+    ],
     "security_context": {"runAsUser": 1000},
+    "pod_security_context": {"runAsUser": 7, "runAsGroup": 100, "runAsNonRoot": True},
+    "pod_spec": {"activeDeadlineSeconds": 3600},
 }
 
 
@@ -76,6 +96,12 @@ def test_all_that_can_be_said_is_in_the_schema() -> None:
     assert {mount.medium for mount in message.empty_dir_mounts} == {"Memory"}
     assert {one.env_var for source in message.secret_as_env for one in source.key_to_env} == {"HF_TOKEN"}
     assert message.node_affinity, "the accelerator's type is a node's label"
+    assert message.active_deadline_seconds == 3600
+    [scratch] = message.generic_ephemeral_volume
+    assert (scratch.mount_path, scratch.size, scratch.storage_class_name) == ("/scratch", "5Gi", "fast")
+    assert scratch.metadata.annotations["note"] == "x" and not scratch.default_storage_class
+    context = message.security_context
+    assert (context.run_as_user, context.run_as_group, context.run_as_non_root) == (1000, 100, True), "the container's"
     container = spec["deploymentSpec"]["executors"]["exec-train"]["container"]
     assert container["resources"]["accelerator"] == {
         "type": "nvidia.com/gpu",
@@ -149,11 +175,47 @@ def test_the_same_as_kfps_own_compiler(tmp_path: Any) -> None:
         (mounted({"secret": {"secretName": "hub"}}, subPath="token"), {}, "volumeMounts.subPath"),
         (mounted({"persistentVolumeClaim": {"claimName": "d", "readOnly": True}}), {}, "volumes.persistentVolumeClaim"),
         (mounted({"persistentVolumeClaim": {"claimName": "d"}}, readOnly=True), {}, "volumeMounts.readOnly"),
+        ({"pod_security_context": {"fsGroup": 100}}, {}, "securityContext.fsGroup"),
+        ({"security_context": {"capabilities": {"add": ["SYS_PTRACE"]}}}, {}, "securityContext.capabilities"),
+        (mounted({"ephemeral": {"volumeClaimTemplate": {"spec": {"volumeMode": "Block"}}}}), {}, "volumes.ephemeral.v"),
+        (mounted({"ephemeral": {"volumeClaimTemplate": {"spec": {}}}}), {}, "volumes.ephemeral without accessModes"),
     ],
 )
 def test_what_kfp_has_no_words_for_is_named(settings: dict[str, Any], resources: dict[str, Any], named: str) -> None:
     missing = kfp.inexpressible(template(settings, **resources))
     assert any(one.startswith(named) for one in missing), missing
+
+
+def volumes(**kinds: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a pod with these volumes, each mounted at its name."""
+    return {
+        "volumes": [{"name": name, **kind} for name, kind in kinds.items()],
+        "volume_mounts": [{"name": name, "mountPath": f"/{name}"} for name in kinds],
+    }
+
+
+SECRET, CONFIG = {"secret": {"secretName": "hub"}}, {"configMap": {"name": "hub"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (volumes(a=SECRET, b={"emptyDir": {}}), ""),
+        (volumes(a=SECRET, b=SECRET), ""),  # twice the same volume, of which Kubernetes makes one
+        (volumes(a=SECRET, b=CONFIG), "mounts the secret 'hub' and the config map 'hub'"),
+        (volumes(hub={"emptyDir": {}}, b=CONFIG), "mounts the empty folder 'hub' and the config map 'hub'"),
+        (
+            {**volumes(a=SECRET), "persistent_volume_claims": {"hub": "/c"}},
+            "mounts the claim 'hub' and the secret 'hub'",
+        ),
+        (volumes(a={"secret": {"secretName": "hub.example.com"}}), "mounts the secret 'hub.example.com'"),
+        (volumes(a={"configMap": {"name": "x" * 64}}), f"mounts the config map '{'x' * 64}'"),
+    ],
+)
+def test_volumes_that_get_a_name_which_is_refused(settings: dict[str, Any], said: str) -> None:
+    """KFP's driver names a volume after the secret, config map or claim in it, and Kubernetes refuses such a pod."""
+    wrong = kfp.badly_named(template(settings))
+    assert [what for what, _ in wrong] == ([said] if said else [])
 
 
 def test_names_are_unique() -> None:

@@ -19,7 +19,7 @@ from tests.servers.s3 import S3
 STACK = """
 stack = "kf"
 [stacks.kf]
-orchestrator = {{flavor = "kubeflow", host = "{host}", patience = "60s", shares_files = true{more}}}
+orchestrator = {{flavor = "kubeflow", host = "{host}", patience = "60s", shares_files = true, {claim}{more}}}
 """
 PROGRAM = """
 from stoker import context, pipeline, step
@@ -51,6 +51,11 @@ if __name__ == "__main__":
 """
 
 
+def _stack(project: Any, host: str, more: str = "") -> str:
+    """`STACK` whose pods mount a claim where the artifacts are: KFP's local runner, on this machine, needs none."""
+    return STACK.format(host=host, claim=f'persistent_volume_claims = {{shared = "{project.home}"}}', more=more)
+
+
 @pytest.mark.slow
 def test_a_pipeline_with_a_fan_out(
     project: Any, endpoint: Endpoint, s3_server: S3, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +64,11 @@ def test_a_pipeline_with_a_fan_out(
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     store = f'artifact_store = "{s3_server.bucket("kubeflow")}/store"\n'
-    stack = STACK.format(host=endpoint.host, more=", fanout = 2").replace("shares_files = true, ", "")
+    stack = STACK.format(host=endpoint.host, claim="fanout = 2", more="").replace("shares_files = true, ", "")
+    refused = stack.replace("orchestrator", f"{store}orchestrator", 1)
+    project.write({"squares.py": PROGRAM, "stoker.toml": refused})
+    assert "plain Python lacks s3fs" in project.run("squares.py", code=3).stderr
+    stack = stack.replace("fanout = 2", "fanout = 2, image = 'team/train:1'")
     project.write({"squares.py": PROGRAM, "stoker.toml": stack.replace("orchestrator", f"{store}orchestrator", 1)})
     done = project.run("squares.py", timeout=240.0)
     run = project.client().runs()[0]
@@ -101,7 +110,7 @@ if __name__ == "__main__":
 
 
 def _started(project: Any, endpoint: Endpoint, tmp_path: Path, program: str = WAITS) -> subprocess.Popen[bytes]:
-    project.write({"long.py": program, "stoker.toml": STACK.format(host=endpoint.host, more="")})
+    project.write({"long.py": program, "stoker.toml": _stack(project, endpoint.host)})
     environment = {**os.environ, "STOKER_HOME": str(project.home), "MARKS": str(tmp_path)}
     driver = subprocess.Popen(
         [sys.executable, "long.py"], cwd=project.folder, env=environment, stderr=subprocess.DEVNULL
@@ -206,7 +215,7 @@ if __name__ == "__main__":
 def test_a_gang_runs_beside_the_pipeline(project: Any, endpoint: Endpoint, cluster: LocalCluster) -> None:
     """A step on several nodes is refused as a task, with the lines by which it runs as a JobSet of the same cluster."""
     cluster.ask("install", group="jobset.x-k8s.io")
-    stack = STACK.format(host=endpoint.host, more="")
+    stack = _stack(project, endpoint.host)
     project.write({"gang.py": GANG.replace('step_operator="gangs", ', ""), "stoker.toml": stack})
     refused = project.run("gang.py", code=3).stderr
     assert "STK296" in refused and "step_operators.gangs = {flavor = 'kubernetes'" in refused, refused
@@ -245,7 +254,7 @@ def test_devices_logins_caches_and_a_lost_answer(project: Any, tmp_path: Path) -
     """Behind Dex's form; the answer to the first run's creation is lost. The second run's first step is cached."""
     with Endpoint(tmp_path / "kubeflow", login=("ada@example.org", "secret")) as endpoint:
         more = ', username = "ada@example.org", password = "env:KF_PASSWORD", experiment = "trials"'
-        project.write({"devices.py": DEVICES, "stoker.toml": STACK.format(host=endpoint.host, more=more)})
+        project.write({"devices.py": DEVICES, "stoker.toml": _stack(project, endpoint.host, more)})
         words = ["devices.py", "--simulate", "1xH100"]
         refused = project.run(*words, env={"KF_PASSWORD": "wrong"}, code=1)
         assert "does not accept the login of ada@example.org" in refused.stderr
@@ -267,16 +276,41 @@ def test_devices_logins_caches_and_a_lost_answer(project: Any, tmp_path: Path) -
 
 def test_what_must_be_known_before(project: Any) -> None:
     code = PROGRAM.replace("@pipeline\n", "@pipeline(dynamic=True)\n")
-    project.write({"squares.py": code, "stoker.toml": STACK.format(host="http://127.0.0.1:9", more="")})
+    project.write({"squares.py": code, "stoker.toml": _stack(project, "http://127.0.0.1:9")})
     refused = project.run("squares.py", code=3)
     assert "STK299" in refused.stderr and "remove dynamic=True" in refused.stderr
+    hook = "def note(told):\n    print(told.status)\n\n@pipeline(on_failure=note)\n"
+    project.write({"squares.py": PROGRAM.replace("@pipeline\n", hook)})
+    refused = project.run("squares.py", code=3)
+    assert "STK299 error: squares.py:24: 'squares' has hooks (on_failure), and kubeflow is to call" in refused.stderr
+    assert "call the function where the pipeline is called" in refused.stderr
+
+
+def test_a_folder_that_no_pod_mounts(project: Any) -> None:
+    """KFP has no words for folders of nodes: a claim at the place of the artifacts is the only way to share files."""
+    stack = STACK.format(host="http://127.0.0.1:9", claim="fanout = 2", more="")
+    project.write({"squares.py": PROGRAM, "stoker.toml": stack})
+    refused = project.stoker("plan", "squares.py", code=3).stdout
+    assert "STK283 error: squares.py:23 step 'load'" in refused
+    assert f": mounts no claim at the artifact store {project.home}/artifacts" in refused
+    assert "name one by KubeflowSettings(image=" in refused, "the class of this backend's settings"
+    assert f"persistent_volume_claims = {{ CLAIM = '{project.home}/artifacts' }}" in refused
+    for store in ("pvc://team", str(project.folder)):
+        elsewhere = stack.replace("shares_files = true, ", "")
+        named = elsewhere.replace("orchestrator", f"artifact_store = '{store}'\norchestrator", 1)
+        project.write({"stoker.toml": named})
+        refused = project.stoker("plan", "squares.py", code=3).stdout
+        assert f"runs in a pod, which does not see the artifact store {store}" in refused
+        assert "artifact_store = 's3://…', 'gs://…' or 'az://…'" in refused
+    project.write({"stoker.toml": _stack(project, "http://127.0.0.1:9")})
+    assert "STK283" not in project.stoker("plan", "squares.py").stdout
 
 
 @pytest.mark.slow
 def test_by_hand_with_kfps_own_command(project: Any, endpoint: Endpoint) -> None:
     """What `plan --render` prints goes into a shell: KFP's own client starts the run, and the pod runs the step."""
     code = PROGRAM.replace("total(square.map(load()))", "load()")
-    project.write({"squares.py": code, "stoker.toml": STACK.format(host=endpoint.host, more="")})
+    project.write({"squares.py": code, "stoker.toml": _stack(project, endpoint.host)})
     project.run("squares.py", timeout=240.0)
     text = project.stoker("plan", "squares.py", "--render").stdout
     script = text[text.index("\n(\n") + 1 : text.index("\n)\n") + 3]

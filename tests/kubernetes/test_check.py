@@ -118,14 +118,31 @@ def test_ranks_by_mpi() -> None:
 def test_images() -> None:
     ready = DockerSettings(parent_image="team/ml:1", skip_build=True)
     built = DockerSettings(parent_image="python:3.11", requirements=["six"])
-    assert told({}, {}) == [("info", "STK282")]
-    assert k8scheck.OWN_IMAGE in findings({}, {})[0].what
-    assert "CUDA" in findings({"gpu_count": 1, "shared_memory": "1GB"}, {})[0].why
+    claim = attrs.evolve(SITE, artifacts="pvc://stoker")
+    assert told({}, {}, claim) == [("info", "STK282")]
+    assert k8scheck.OWN_IMAGE in findings({}, {}, claim)[0].what
+    assert "CUDA" in findings({"gpu_count": 1, "shared_memory": "1GB"}, {}, claim)[0].why
     assert told({}, {}, docker=ready) == []
     assert told({}, IMAGE, docker=ready) == [("translated", "STK282")]
     assert told({}, {}, docker=built) == [("error", "STK282")]
     assert told({}, {}, attrs.evolve(SITE, registry="registry.example/ml"), docker=built) == []
     assert told({}, {}, docker=DockerSettings(skip_build=True)) == [("error", "STK282")]
+
+
+@pytest.mark.parametrize(
+    ("store", "package"),
+    [("s3://bucket/x", "s3fs"), ("gs://bucket", "gcsfs"), ("az://box", "adlfs"), ("pvc://x", ""), ("sftp://h/x", "")],
+)
+def test_plain_python_before_a_bucket(store: str, package: str) -> None:
+    """The pod would start, and its worker would lack what opens the bucket."""
+    site = attrs.evolve(SITE, artifacts=store)
+    for settings in ({}, {"image": "python:3.12-slim"}, {"image": "docker.io/library/python:3.12"}):
+        errors = [one for one in findings({}, settings, site) if one.level == "error"]
+        assert [one.code for one in errors] == (["STK282"] if package else [])
+        assert not package or (f"plain Python lacks {package}" in errors[0].why and package in errors[0].fix)
+    assert told({}, {"image": "registry.example/python:3.12"}, site) == []
+    ready = DockerSettings(parent_image="python:3.12", skip_build=True)
+    assert ("error" in {level for level, _ in told({}, {}, site, docker=ready)}) is bool(package)
 
 
 def test_packages_become_part_of_the_image() -> None:

@@ -331,8 +331,19 @@ def _recorded_layer(settings: StepSettings, stack: Stack | None) -> Layer:
     return Layer(origin="the run as it was started", values=values)
 
 
-def growth_findings(plan: Plan, backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
-    """What forbids a pipeline whose steps are not known when it begins."""
+def growth_findings(plan: Plan, backends: Mapping[str, RunningBackend], hooks: Iterable[str] = ()) -> Iterable[Finding]:
+    """What forbids a pipeline whose steps are not known when it begins; `hooks` are those of the pipeline itself, which
+    the backend of its first step would call."""
+    named = ", ".join(hooks)
+    first = backends[plan.steps[0].backend] if plan.steps and named else None
+    if first is not None and capability(first, ExpectsSteps) is not None:
+        what = f"'{plan.pipeline}' has hooks ({named}), and {first.name} is to call them"
+        why = "that knows the steps of a run only, which are over then"
+        fix = (
+            "call the function where the pipeline is called, after it or in `finally:`; or run it on another stack "
+            "(--stack)"
+        )
+        yield Finding(code=LATE_STEPS, level="error", where=plan.where, what=what, why=why, fix=fix)
     for name in dict.fromkeys([step.backend for step in plan.steps] or [ORCHESTRATOR]) if plan.dynamic else ():
         if capability(backends[name], ExpectsSteps) is not None:
             what = f"'{plan.pipeline}' is dynamic, and its steps are to run on {backends[name].name}"

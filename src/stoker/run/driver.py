@@ -115,7 +115,11 @@ def _plan_program(
             failure_mode=settings.failure_mode,
             source=_source_of(program, planner),
         )
-        findings = (*plan.findings, *placement_findings(plan.steps, checkers), *growth_findings(plan, checkers))
+        findings = (
+            *plan.findings,
+            *placement_findings(plan.steps, checkers),
+            *growth_findings(plan, checkers, program.hooks),
+        )
         plan = attrs.evolve(plan, settings=settings, findings=findings)
     finally:
         for backend in set(checkers.values()):

@@ -11,9 +11,9 @@ from stoker.backends.base.backend import settings_of
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow import requests
 from stoker.backends.kubeflow.settings import FANOUT, KubeflowSettings
-from stoker.backends.kubernetes.check import check_pod
+from stoker.backends.kubernetes.check import STORE, check_pod
 from stoker.core.errors import SettingsError
-from stoker.core.findings import Finding
+from stoker.core.findings import Finding, Reporter
 from stoker.core.ladder import Halve
 from stoker.core.plan import Site, StepPlan, reporter_of
 
@@ -79,8 +79,34 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Fi
     except SettingsError as error:
         yield report.error(CANNOT, "cannot be a pod", error.message, error.fix)
         return
+    yield from _place(template, settings, site, report)
+    for what, why in kfp.badly_named(template):
+        yield report.error(WITHOUT_WORDS, what, why, "rename it, or run the step on the kubernetes backend")
     missing = kfp.inexpressible(template)
     if missing:
         why = "KFP's platform specification has no words for it, and would drop it"
         fix = "remove it, or run the step on the kubernetes backend"
         yield report.error(WITHOUT_WORDS, f"asks for {', '.join(missing)} of a pod", why, fix)
+
+
+def _place(template: Mapping[str, Any], settings: KubeflowSettings, site: Site, report: Reporter) -> Iterator[Finding]:
+    """An artifact store that pods do not see. A claim brings a folder into them: KFP mounts no folders of nodes."""
+    folder = site.artifacts.removeprefix("file://")
+    if folder.startswith("pvc://") or ("://" not in folder and not settings.get("shares_files")):
+        what = f"runs in a pod, which does not see the artifact store {folder.partition('?')[0]}"
+        why = "a step loads its inputs from there and saves its outputs there"
+        fix = "name a store that pods and this machine reach: artifact_store = 's3://…', 'gs://…' or 'az://…'"
+        yield report.error(STORE, what, why, fix)
+    if "://" in folder or not settings.get("shares_files"):
+        return
+    claims = {volume["name"] for volume in template["spec"].get("volumes", ()) if "persistentVolumeClaim" in volume}
+    mounts = template["spec"]["containers"][0].get("volumeMounts", ())
+    places = [mount["mountPath"].rstrip("/") for mount in mounts if mount["name"] in claims]
+    if not any(f"{folder}/".startswith(f"{place}/") for place in places):
+        what = f"mounts no claim at the artifact store {folder}"
+        why = "a step loads its inputs from there and saves its outputs there, and KFP mounts no folders of nodes"
+        fix = (
+            f"persistent_volume_claims = {{ CLAIM = '{folder}' }} for a claim that has it; or a store that pods reach: "
+            "artifact_store = 's3://…'"
+        )
+        yield report.error(STORE, what, why, fix)

@@ -28,19 +28,34 @@ _IGNORED: Final = frozenset(
     # What a Job needs said, and KFP says of all its pods in the same way.
     {"restartPolicy", "enableServiceLinks", "containers", "volumes"}
 )
-_POD: Final = frozenset({"nodeSelector", "tolerations", "affinity", "imagePullSecrets"})
+_POD: Final = frozenset(
+    {"nodeSelector", "tolerations", "affinity", "imagePullSecrets", "activeDeadlineSeconds", "securityContext"}
+)
 _CONTAINER: Final = frozenset(
     {"name", "image", "imagePullPolicy", "command", "args", "env", "resources", "volumeMounts", "securityContext"}
 )
 _IGNORED_IN_CONTAINER: Final = frozenset({"terminationMessagePolicy"})
 _SECURITY: Final = ("runAsUser", "runAsGroup", "runAsNonRoot")
+"""Fields that a pod and its containers have alike; what a pod says is said of the step's container here."""
 _VOLUMES: Final[Mapping[str, tuple[str, ...]]] = {
     "emptyDir": ("medium", "sizeLimit"),
     "persistentVolumeClaim": ("claimName",),
     "secret": ("secretName", "optional"),
     "configMap": ("name", "optional"),
+    "ephemeral": ("volumeClaimTemplate",),
 }
 """A kind of volume → its fields."""
+_NAMED_AFTER: Final[Mapping[str, str]] = {
+    "persistentVolumeClaim": "claimName",
+    "secret": "secretName",
+    "configMap": "name",
+}
+"""A kind of volume that KFP's driver calls as the object in it is called, whatever name it has here → the field with
+that name. https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/k8s.go"""
+_VOLUME_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-label-names"""
+_CLAIM: Final = ("accessModes", "resources", "storageClassName")
+"""What the claim of an ephemeral volume may say."""
 _READ_ONLY: Final = ("secret", "configMap")
 """Volumes that no container writes to, whatever a mount says."""
 _SOURCES: Final = ("secretKeyRef", "configMapKeyRef", "fieldRef")
@@ -261,9 +276,11 @@ def _platform(template: Mapping[str, Any]) -> dict[str, Any]:
     }
     if metadata:
         config["podMetadata"] = metadata
-    security = container.get("securityContext") or {}
+    security = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
     if security:
         config["securityContext"] = {name: security[name] for name in _SECURITY if name in security}
+    if spec.get("activeDeadlineSeconds"):
+        config["activeDeadlineSeconds"] = str(spec["activeDeadlineSeconds"])  # an int64 in protobuf's JSON
     _variables(container, config)
     _volumes(spec, container, config)
     return config
@@ -341,6 +358,8 @@ def _volumes(spec: Mapping[str, Any], container: Mapping[str, Any], config: dict
             optional = bool(volume["secret"].get("optional", False))
             entry = {"secretName": name, **_constant("secretNameParameter", name), "mountPath": path}
             config.setdefault("secretAsVolume", []).append({**entry, "optional": optional})
+        elif "ephemeral" in volume:
+            config.setdefault("genericEphemeralVolume", []).append(_ephemeral(volume, path))
         elif "configMap" in volume:
             name = volume["configMap"]["name"]
             optional = bool(volume["configMap"].get("optional", False))
@@ -348,7 +367,52 @@ def _volumes(spec: Mapping[str, Any], container: Mapping[str, Any], config: dict
             config.setdefault("configMapAsVolume", []).append({**entry, "optional": optional})
 
 
+def _ephemeral(volume: Mapping[str, Any], path: str) -> dict[str, Any]:
+    template = volume["ephemeral"]["volumeClaimTemplate"]
+    claim, metadata = template["spec"], template.get("metadata") or {}
+    entry: dict[str, Any] = {
+        "volumeName": volume["name"],
+        "mountPath": path,
+        "accessModes": list(claim["accessModes"]),
+        "size": str(claim["resources"]["requests"]["storage"]),
+    }
+    storage_class = claim.get("storageClassName")
+    entry.update({"storageClassName": storage_class} if storage_class else {"defaultStorageClass": True})
+    words = {name: dict(metadata[name]) for name in ("labels", "annotations") if metadata.get(name)}
+    return {**entry, "metadata": words} if words else entry
+
+
 # What cannot be said
+
+
+def badly_named(template: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(what, why) of volumes that KFP would give a name which the API server refuses."""
+    spec = template["spec"]
+    mounted = {mount["name"] for mount in spec["containers"][0].get("volumeMounts", ())}
+    named: dict[str, str] = {}
+    wrong = []
+    for volume in spec.get("volumes", ()):
+        kind = next((name for name in volume if name in _VOLUMES), "")
+        if volume["name"] not in mounted or not kind:
+            continue
+        name = str(volume[kind].get(_NAMED_AFTER[kind], "")) if kind in _NAMED_AFTER else volume["name"]
+        if _VOLUME_NAME.fullmatch(name) is None:
+            why = "KFP names the volume after it, and a volume's name has up to 63 small letters, digits and dashes"
+            wrong.append((f"mounts {_noun(kind)} '{name}'", why))
+        elif named.setdefault(name, kind) != kind:
+            what = f"mounts {_noun(named[name])} '{name}' and {_noun(kind)} '{name}'"
+            wrong.append((what, "KFP names volumes after what is in them, and two of a pod have different names"))
+    return wrong
+
+
+def _noun(kind: str) -> str:
+    return {
+        "persistentVolumeClaim": "the claim",
+        "secret": "the secret",
+        "configMap": "the config map",
+        "ephemeral": "the ephemeral volume",
+        "emptyDir": "the empty folder",
+    }[kind]
 
 
 def inexpressible(template: Mapping[str, Any]) -> list[str]:
@@ -358,7 +422,8 @@ def inexpressible(template: Mapping[str, Any]) -> list[str]:
     missing = [name for name in spec if name not in _IGNORED | _POD and name != "terminationGracePeriodSeconds"]
     missing += [f"affinity.{name}" for name in spec.get("affinity", {}) if name != "nodeAffinity"]
     missing += [name for name in container if name not in _CONTAINER | _IGNORED_IN_CONTAINER]
-    missing += [f"securityContext.{name}" for name in container.get("securityContext") or {} if name not in _SECURITY]
+    for context in (spec.get("securityContext") or {}, container.get("securityContext") or {}):
+        missing += [f"securityContext.{name}" for name in context if name not in _SECURITY]
     limits = {**container.get("resources", {}).get("requests", {}), **container.get("resources", {}).get("limits", {})}
     extended = [name for name in limits if name not in _COUNTED and name != "ephemeral-storage"]
     missing += [f"resources.{name}" for name in limits if name == "ephemeral-storage"]
@@ -371,6 +436,12 @@ def inexpressible(template: Mapping[str, Any]) -> list[str]:
         fields = volume.get(kind) or {}
         missing += [f"volumes.{kind}"] if kind not in _VOLUMES else []
         missing += [f"volumes.{kind}.{name}" for name in fields if name not in _VOLUMES.get(kind, fields)]
+        if kind == "ephemeral":
+            claim = (fields.get("volumeClaimTemplate") or {}).get("spec") or {}
+            missing += [f"volumes.ephemeral.{name}" for name in claim if name not in _CLAIM]
+            requests = (claim.get("resources") or {}).get("requests") or {}
+            if "storage" not in requests or "accessModes" not in claim:
+                missing.append("volumes.ephemeral without accessModes and requests.storage")
     missing += [f"metadata.{name}" for name in template.get("metadata") or {} if name not in ("labels", "annotations")]
     for entry in container.get("env", ()):
         missing += [f"env.{name}" for name in entry.get("valueFrom") or {} if name not in _SOURCES]

@@ -223,6 +223,11 @@ def _tolerations(vendor: str, resource: str) -> tuple[Mapping[str, str], ...]:
     return tuple(tolerations)
 
 
+def _kind(settings: KubernetesSettings) -> str:
+    """The name by which a user writes these settings: other backends' are made of them."""
+    return type(settings).__name__
+
+
 def _refusal(
     resources: ResourceSettings, request: AcceleratorRequest, settings: KubernetesSettings
 ) -> RefusedRequest | None:
@@ -233,7 +238,7 @@ def _refusal(
             why="a pod asks for whole devices: no device plugin counts the memory of a part",
             fix='ask for a MIG slice such as accelerators="A100-80GB/1g.10gb"; or where the operator lets containers '
             "share GPUs, for one without share and with "
-            "KubernetesSettings(resource_names={'nvidia': 'nvidia.com/gpu.shared'})",
+            f"{_kind(settings)}(resource_names={{'nvidia': 'nvidia.com/gpu.shared'}})",
         )
     if not request.resource:
         maker = VENDORS.get(request.vendor, request.vendor)
@@ -241,7 +246,7 @@ def _refusal(
             what=asks,
             why=f"no device plugin for Kubernetes counts accelerators of {maker}",
             fix=f"name the resource that your cluster counts them by: "
-            f"KubernetesSettings(resource_names={{'{request.vendor}': '…'}})",
+            f"{_kind(settings)}(resource_names={{'{request.vendor}': '…'}})",
         )
     if request.vendor == "tpu":
         return _tpu_refusal(resources, request, settings)
@@ -258,7 +263,7 @@ def _refusal(
                 what=f"asks for {kind}",
                 why="no label is known by which clusters mark nodes that have it",
                 fix="say by which labels yours does: "
-                f"KubernetesSettings(accelerators={{'{kind.name}': {{'pool': '…'}}}})",
+                f"{_kind(settings)}(accelerators={{'{kind.name}': {{'pool': '…'}}}})",
             )
     if request.memory and not request.kinds and not _terms(request, settings):
         return RefusedRequest(
@@ -374,7 +379,7 @@ def _tpu_refusal(
         return RefusedRequest(
             what=f"asks for {nodes} nodes with {request.count} chips of {kind.name} each",
             why="there is no slice of that size",
-            fix=f"resources.nodes={' or '.join(near)}; or name it: KubernetesSettings(tpu_topology='…')",
+            fix=f"resources.nodes={' or '.join(near)}; or name it: {_kind(settings)}(tpu_topology='…')",
         )
     return None
 

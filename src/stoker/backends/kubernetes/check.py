@@ -14,12 +14,14 @@ from stoker.backends.kubernetes import nodelabels, pods
 from stoker.backends.kubernetes.accelerators import accelerator_request
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.sharing import why_alone
+from stoker.core import imagenames
 from stoker.core.findings import Finding, Reporter
 from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import size_text, value_or
 from stoker.launchers.registry import launcher_named
+from stoker.store.filesystems import store_package
 from stoker.vendors.table import NO_DEVICES
 
 CANNOT: Final = "STK280"
@@ -28,6 +30,8 @@ IMAGE: Final = "STK282"
 STORE: Final = "STK283"
 NOT_REUSED: Final = "STK255"
 CHECKPOINTS: Final = "STK284"
+_PYTHON: Final = ("docker.io", "library/python")
+"""Registry and repository of the images with Python and nothing else."""
 OWN_IMAGE: Final = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
 """The image of a step that names none: this Python, so that what is pickled here is read there."""
 
@@ -37,6 +41,7 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Fi
     settings = settings_of(step, KubernetesSettings, options)
     report = reporter_of(step)
     yield from check_pod(step, settings, site, report)
+    yield from _places(step, settings, site, report)
     yield from _queue(step.settings.resources, settings, report)
     yield from _ranks(step, settings, report)
     yield from _reuse(step, settings, report)
@@ -49,7 +54,6 @@ def check_pod(step: StepPlan, settings: KubernetesSettings, site: Site, report: 
     yield from _extended(step.settings.resources, settings, report)
     yield from _image(step, settings, site, report)
     yield from _mounts(settings, report)
-    yield from _places(step, settings, site, report)
 
 
 def image_of(step: StepPlan, settings: KubernetesSettings) -> str:
@@ -105,7 +109,7 @@ def _devices(step: StepPlan, settings: KubernetesSettings, report: Reporter) -> 
         others = ", ".join(map(str, request.left_out))
         what = f"asks for {request.text} only, not for {others}"
         why = "a pod asks for one resource in one number: alternatives must be alike in both"
-        if request.vendor == "nvidia":
+        if request.vendor == "nvidia" and type(settings) is KubernetesSettings:
             why += "; KubernetesSettings(device_class='gpu.nvidia.com') asks for any of them where the cluster has DRA"
         yield report.translated(TRANSLATED, what, why)
     if step.settings.accelerator_policy == "prefer":
@@ -150,16 +154,37 @@ def _image(step: StepPlan, settings: KubernetesSettings, site: Site, report: Rep
         fix = "docker.parent_image=REGISTRY/NAME:TAG, or docker=null"
         yield report.refused(IMAGE, "names no image", "a pod runs in one, and nothing is to be built", fix)
         return
+    if not is_built:
+        yield from _store_package(image_of(step, settings), settings, site, report)
     own = settings.image
     if docker is not None and own and own != (step.image or value_or(docker.parent_image, "")):
         what = f"runs in the image of its docker settings, not in {settings.get('image')}"
-        yield report.translated(IMAGE, what, "KubernetesSettings(image=…) is for steps without docker settings")
+        yield report.translated(IMAGE, what, f"{_kind(settings)}(image=…) is for steps without docker settings")
     elif docker is None and not settings.get("image"):
         what = f"runs in the image {OWN_IMAGE}"
-        why = "it names none; name one by KubernetesSettings(image='REGISTRY/NAME:TAG') or docker settings"
+        why = f"it names none; name one by {_kind(settings)}(image='REGISTRY/NAME:TAG') or docker settings"
         if step.settings.resources.gpus_per_node:
             why += ": this one has no CUDA, ROCm or other libraries of accelerators"
         yield report.info(IMAGE, what, why)
+
+
+def _store_package(image: str, settings: KubernetesSettings, site: Site, report: Reporter) -> Iterator[Finding]:
+    """Plain Python in front of a bucket: the pod would start, and its worker could open nothing."""
+    package = store_package(site.artifacts)
+    name = imagenames.parse(image)
+    if package and name is not None and (name.registry, name.repository) == _PYTHON:
+        what = f"runs in the image {image}, and its artifacts are in {site.artifacts}"
+        why = f"plain Python lacks {package}, by which a step reads and writes there"
+        fix = (
+            f"{_kind(settings)}(image=…) with {package} in it; or docker=DockerSettings(requirements=['{package}']) "
+            "and a container_registry in the stack"
+        )
+        yield report.error(IMAGE, what, why, fix)
+
+
+def _kind(settings: KubernetesSettings) -> str:
+    """The name by which a user writes these settings: other backends' are made of them."""
+    return type(settings).__name__
 
 
 def _mounts(settings: KubernetesSettings, report: Reporter) -> Iterator[Finding]:
@@ -174,7 +199,7 @@ def _mounts(settings: KubernetesSettings, report: Reporter) -> Iterator[Finding]
             )
         if mount["name"] not in names and not settings.get("overlay") and not settings.get("pod_spec"):
             what = f"mounts the volume '{mount['name']}', which it does not have"
-            fix = f"KubernetesSettings(volumes=[{{'name': '{mount['name']}', …}}])"
+            fix = f"{_kind(settings)}(volumes=[{{'name': '{mount['name']}', …}}])"
             yield report.error(CANNOT, what, "each mount names one of the pod's volumes", fix)
     places = [
         *(str(mount.get("mountPath", "")) for mount in settings.get("volume_mounts", ())),
