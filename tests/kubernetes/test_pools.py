@@ -167,6 +167,8 @@ def test_steps_share_a_pod_and_nothing_else(kube: Any, cluster: LocalCluster, tm
     counts = cluster.counts()
     assert counts["create jobs"] == 2, "one for four links, and one for the step that wants its own"
     assert counts["create secrets"] == 1 and counts["create pods/exec"] <= 3, counts
+    jobs = {key: placed[-1].job for key, placed in kube.client().runs()[0].placements.items()}
+    assert len(jobs) == 5 and all("the Job default/chain-" in job for job in jobs.values()), "also of the first steps"
     written = list(lines(tmp_path))
     assert [text.split()[1] for text in written] == ["0", "1", "2", "3"]
     assert len({text.split()[2] for text in written}) == 4, "each has processes of its own"

@@ -592,6 +592,8 @@ class KubernetesPlatform:
         """What is new of a job in a pod that takes several."""
         output, handle.output = handle.output, []
         events: list[WorkerEvent] = []
+        if order.number >= 0:
+            handle.facts.update(self.identity(handle))  # when it was sent, no pod had it
         if order.lost and order.status is None:
             end = self._end_of(handle, self._pods_of(handle), now)
             handle.over_since = handle.over_since or now
@@ -946,6 +948,8 @@ class KubernetesPlatform:
     def identity(self, handle: KubernetesHandle) -> Mapping[str, Any]:
         """The Job, and which element of it."""
         place = handle.place
+        if not place.name:
+            return {"job": f"a pod of the namespace {place.namespace}, to come", "name": "", **self._space(place)}
         element = f" (element {handle.index})" if place.count > 1 else ""
         return {"job": f"the Job {place.namespace}/{place.name}{element}", "name": place.name, **self._space(place)}
 
