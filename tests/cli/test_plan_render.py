@@ -194,6 +194,10 @@ def test_devices_of_a_lease_that_is_still_to_come() -> None:
         ({"api_key": {"value": {"i": "x"}}}, {"api_key": MASK}),
         ({"api_key": {"step": "load", "output": "output"}}, {"api_key": {"step": "load", "output": "output"}}),
         ({"secret": "", "n": None}, {"secret": "", "n": None}),
+        ([{"name": "DB_PASSWORD", "value": "x"}], [{"name": "DB_PASSWORD", "value": MASK}]),
+        ([{"name": "MODE", "value": "x"}], [{"name": "MODE", "value": "x"}]),
+        ([{"secretKey": "password", "envVar": "DB"}], [{"secretKey": "password", "envVar": "DB"}]),
+        ({"secretKey": "abc"}, {"secretKey": MASK}),
         (["a known-value b"], [f"a {MASK} b"]),
     ],
 )  # fmt: skip

@@ -130,6 +130,10 @@ def _with_script(masked: RenderedStep, job: Job, backend: RunningBackend) -> Ren
 def mask_secrets(value: Any, secrets: Sequence[str] = ()) -> Any:
     """A document with masked secrets: values whose name looks like one, and the texts in `secrets`."""
     if isinstance(value, Mapping):
+        if value.keys() == _KEY_OF_SECRET:
+            return dict(value)
+        if value.keys() == _VARIABLE and SECRET_NAME.fullmatch(str(value["name"])) and value["value"]:
+            return {**value, "value": MASK}
         return {
             name: MASK if _is_secret(name, inner) else mask_secrets(inner, secrets) for name, inner in value.items()
         }
@@ -262,6 +266,10 @@ def _mask(one: RenderedStep, environ: Mapping[str, str]) -> RenderedStep:
 
 _REFERENCES: Final = frozenset({"step", "secretName"})
 """What a reference has: to the output of a step, or to the Secret of a pod's volume."""
+_VARIABLE: Final = frozenset({"name", "value"})
+"""What a variable of a container has in Kubernetes' words."""
+_KEY_OF_SECRET: Final = frozenset({"secretKey", "envVar"})
+"""What KFP has for a variable from a Secret: the name of the key in it, which is none of its values."""
 
 
 def _is_secret(name: Any, value: Any) -> bool:
