@@ -220,11 +220,15 @@ def test_what_the_kubeconfig_lacks_is_said(server: Server, tmp_path: Path, monke
     with pytest.raises(SettingsError, match="behind the proxy socks5"):
         client(kubeconfig(tmp_path / "proxied", server.url, **{"proxy-url": "socks5://x"}))
     (tmp_path / "broken").write_text("clusters: [")
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(SettingsError, match=r"cannot be read: while parsing [^\n]*\n  fix") as broken:
         client(tmp_path / "broken")
+    assert "kubectl config view" in broken.value.fix
+    with pytest.raises(SettingsError, match=f"there is no kubeconfig: {tmp_path} is a folder"):
+        client(tmp_path)
     (tmp_path / "list").write_text("[1]")
-    with pytest.raises(SettingsError, match="is not a kubeconfig"):
+    with pytest.raises(SettingsError, match="is not a kubeconfig") as listed:
         client(tmp_path / "list")
+    assert "clusters, users and contexts" in listed.value.fix
     missing = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
     with pytest.raises(BackendError, match="plugin no-such-plugin is not installed"):
         client(kubeconfig(tmp_path / "plugin", server.url, missing)).get("/version")
@@ -234,6 +238,14 @@ def test_what_the_kubeconfig_lacks_is_said(server: Server, tmp_path: Path, monke
     cluster = Cluster(KubernetesSettings(), os.environ)
     assert cluster.get("/version") == {}
     cluster.close()
+
+
+def test_a_token_that_is_not_accepted(cluster: LocalCluster, tmp_path: Path) -> None:
+    expired = client(kubeconfig(tmp_path / "config", cluster.url, {"token": "expired"}))
+    with pytest.raises(BackendError, match="401 Unauthorized") as refused:
+        expired.get("/api/v1/namespaces/default/pods")
+    assert "log in again as for kubectl" in refused.value.fix
+    expired.close()
 
 
 def test_a_server_with_certificates(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def test_with_nothing_but_a_kubeconfig(near: Any, cluster: LocalCluster) -> None
     words = ["stacks", "setup", "kubernetes", "--namespace", "bare"]
     refused = near.stoker(*words, "--yes", "--storage-class", "gold", code=2)
     assert "the cluster has no storage class 'gold'; it has standard" in refused.stderr
+    refused = near.stoker(*words, "--yes", "--claim-size", "lots", code=2)
+    assert "claim_size: 'lots'" in refused.stderr and "--claim-size 50Gi" in refused.stderr
     shown = near.stoker(*words, "--claim-size", "7Gi", code=4)
     assert (
         "nothing was written: this needs Namespace bare, PersistentVolumeClaim stoker; --yes makes it" in shown.stderr
@@ -66,7 +68,7 @@ def test_with_nothing_but_a_kubeconfig(near: Any, cluster: LocalCluster) -> None
     made = near.stoker(*words, "--yes")
     assert "wrote the stack 'test'" in made.stderr and "hello from " in made.stdout
     assert "the claim stoker, written and read by a pod" in made.stdout
-    assert "right: pods/exec" in made.stdout
+    assert "right: pods/exec" in made.stdout and "artifact store  pvc://stoker, written and read in" in made.stdout
     assert 'artifact_store = "pvc://stoker"' in (Path(near.folder) / "stoker.toml").read_text()
     report = json.loads(near.stoker("doctor", "--stack", "test", "--json").stdout)
     assert report["ok"], report

@@ -130,7 +130,7 @@ def test_a_missing_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
-    with pytest.raises(MissingPackage, match="Install s3fs"):
+    with pytest.raises(MissingPackage, match=r"Install s3fs.*\n  fix: pip install s3fs$"):
         Blobs("s3://bucket")
 
 

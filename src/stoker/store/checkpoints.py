@@ -14,7 +14,7 @@ from typing import Final, Iterator
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store.access import make_folders
 from stoker.store.blobs import remove_tree
-from stoker.store.filesystems import fix_of
+from stoker.store.filesystems import fix_of, package_fix
 from stoker.store.logs import file_name
 from stoker.store.transport import TRANSPORTS
 
@@ -121,7 +121,7 @@ class Checkpoints:
         except ImportError as error:
             raise MissingPackage(
                 f"the artifact store {self._artifacts} needs a package: {error}",
-                fix="install the package that it names",
+                fix=package_fix(self._artifacts),
             ) from error
         except Exception as error:  # every file system behind fsspec has errors of its own
             raise StoreError(

@@ -102,6 +102,12 @@ def store_package(uri: str) -> str:
     return "" if store is None else store.package
 
 
+def package_fix(uri: str) -> str:
+    """What a person does who lacks the package of a URI's file system."""
+    package = store_package(uri)
+    return f"pip install {package}" if package else "install the package that it names"
+
+
 def fix_of(uri: str, error: BaseException) -> str:
     """What a person does about an error of the file system of a URI."""
     scheme = uri.partition("://")[0]

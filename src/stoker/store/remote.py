@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.core.errors import MissingPackage, StoreError
-from stoker.store.filesystems import fix_of, url_to_fs
+from stoker.store.filesystems import fix_of, package_fix, url_to_fs
 from stoker.store.folders import FolderBlobs
 from stoker.store.hashing import CHUNK, Hash
 from stoker.store.transport import TRANSPORTS
@@ -244,7 +244,7 @@ def _named_package(uri: str) -> Iterator[None]:
 
 def _missing_package(uri: str, error: ImportError) -> MissingPackage:
     text = f"the artifact store {uri} needs a package: {error}"
-    return MissingPackage(text, fix="install the package that it names")
+    return MissingPackage(text, fix=package_fix(uri))
 
 
 def cache_folder(uri: str) -> str:

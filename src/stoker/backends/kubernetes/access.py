@@ -64,9 +64,13 @@ def context_of(settings: KubernetesSettings, environment: Mapping[str, str]) -> 
         named = settings.get("kubeconfig") or environment.get("KUBECONFIG")
         if not named and os.path.isfile(f"{SERVICE_ACCOUNT}/token") and environment.get("KUBERNETES_SERVICE_HOST"):
             return _service_account(settings, environment)
+        folder = next((path for path in paths if os.path.isdir(path)), "")
+        if folder:
+            what = f"{folder} is a folder"
+        else:
+            what = f"{' and '.join(paths)} {'does' if len(paths) == 1 else 'do'} not exist"
         raise SettingsError(
-            f"there is no kubeconfig: {' and '.join(paths)} {'does' if len(paths) == 1 else 'do'} not exist",
-            fix="name the file in KUBECONFIG or in the stack (kubeconfig = …)",
+            f"there is no kubeconfig: {what}", fix="name the file in KUBECONFIG or in the stack (kubeconfig = …)"
         )
     merged: dict[str, dict[str, Any]] = {"clusters": {}, "users": {}, "contexts": {}}
     current = ""
@@ -151,9 +155,12 @@ def _document(path: str) -> Mapping[str, Any]:
         ]
         assert all(isinstance(entry, dict) for entry in entries)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"the kubeconfig {path} cannot be read: {error}") from None
+        words = " ".join(str(error).split())  # YAML's own words have several lines
+        fix = "`kubectl config view` says whether kubectl reads it; name another in KUBECONFIG or in the stack"
+        raise SettingsError(f"the kubeconfig {path} cannot be read: {words}", fix=fix) from None
     except (AttributeError, KeyError, TypeError, AssertionError):
-        raise SettingsError(f"{path} is not a kubeconfig") from None
+        fix = "name a file with clusters, users and contexts in KUBECONFIG or in the stack (kubeconfig = …)"
+        raise SettingsError(f"{path} is not a kubeconfig", fix=fix) from None
     for entry in entries:
         for field in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
             if entry.get(field):

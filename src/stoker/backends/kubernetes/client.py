@@ -35,6 +35,10 @@ WATCH: Final = 290
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes"""
 ABANDONED: Final = 0.3
 """Seconds for a request that was broken off to end."""
+_LOG_IN: Final = (
+    "the kubeconfig's login is not accepted, or has expired: log in again as for kubectl (`kubectl auth whoami` asks "
+    "the same server), or name another context or kubeconfig in the stack"
+)
 _LAME: Final = frozenset({500, 502, 503, 504})
 _PIECE: Final = 1 << 17
 
@@ -46,7 +50,10 @@ class ApiError(BackendError):
     def __init__(
         self, status: int, reason: str, message: str, details: Mapping[str, Any], *, request: str = ""
     ) -> None:
-        super().__init__(f"the Kubernetes API server refuses {request or 'a request'} ({status} {reason}): {message}")
+        super().__init__(
+            f"the Kubernetes API server refuses {request or 'a request'} ({status} {reason}): {message}",
+            fix=_LOG_IN if status == 401 else "",
+        )
         self.status = status
         self.reason = reason
         self.words = message

@@ -55,7 +55,7 @@ def _findings(
                 NO_CLAIM,
                 f"the artifact store is on the claim '{store.claim}', which the namespace '{namespace}' has not",
                 "the pods of steps keep their inputs and outputs there",
-                f"stoker stacks setup kubernetes --artifact-store pvc://{store.claim} makes it",
+                f"stoker stacks setup kubernetes --namespace {namespace} --artifact-store pvc://{store.claim} makes it",
             )
         elif error.status == 403:
             what = f"whether pods can mount the claim '{store.claim}' is not proved"

@@ -13,7 +13,7 @@ from typing import Any, Callable, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
 
-from stoker.core import units
+from stoker.core import imagenames, units
 from stoker.core.accelerators import VENDORS, Accelerator, model, vendor_name
 from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.resources import parse_extended
@@ -53,6 +53,8 @@ _RESOURCES: Final = ("requests", "limits", "claims")
 _LABEL: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 """The value of a label, and the name in its key.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-label-names"""
 _POOL: Final = ("name", "labels", "taints", "nodes", "cpu_count", "memory", "disk", "accelerators", "extended")
 _TEMPLATE: Final = ("metadata", "spec")
 _POD_SETTINGS: Final[Mapping[str, str]] = {
@@ -126,6 +128,24 @@ def parse_labels(value: Any) -> Any:
             fix = "a label's value has up to 63 letters, digits, '-', '_' and '.'; other texts are annotations"
             raise SettingsError(f"{key}: {text!r} is no value of a label", fix=fix)
     return pairs
+
+
+def parse_namespace(value: Any) -> Any:
+    """`namespace`, as the API takes its name."""
+    text = parse_text(value)
+    if isinstance(text, str) and not _NAMESPACE.fullmatch(text):
+        fix = "write up to 63 small letters, digits and dashes; `kubectl get namespaces` lists those of the cluster"
+        raise SettingsError(f"{text!r} is no name of a namespace", fix=fix)
+    return text
+
+
+def parse_image(value: Any) -> Any:
+    """`image`: a text that no node can take for an image's name would be refused only when the pod is there."""
+    text = parse_text(value)
+    if isinstance(text, str) and imagenames.parse(text) is None:
+        why = ": a repository has no capital letters" if text.lower() != text and imagenames.parse(text.lower()) else ""
+        raise SettingsError(f"'{text}' names no image{why}", fix="write REGISTRY/NAME:TAG, such as python:3.11-slim")
+    return text
 
 
 def parse_port(value: Any) -> Any:
@@ -532,9 +552,9 @@ class KubernetesSettings:
     pools: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=parse_pools, metadata=WHOLE_RUN)
     """Groups of nodes that an autoscaler adds when they are needed: each a mapping with `name`, `labels`, `taints`,
     `nodes` (the most), and what a node has: `cpu_count`, `memory`, `disk`, `accelerators`, `extended`."""
-    namespace: str | None = attrs.field(default=UNSET, converter=parse_text)
+    namespace: str | None = attrs.field(default=UNSET, converter=parse_namespace)
     """The namespace of the job; without it that of the context."""
-    image: str | None = attrs.field(default=UNSET, converter=parse_text)
+    image: str | None = attrs.field(default=UNSET, converter=parse_image)
     """The image of a step that has no `docker` settings."""
     image_pull_policy: str | None = attrs.field(default=UNSET, converter=parse_policy)
     """`imagePullPolicy`."""

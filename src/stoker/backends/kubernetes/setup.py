@@ -18,11 +18,12 @@ from stoker.backends.kubernetes.claims import claim_store
 from stoker.backends.kubernetes.client import ApiError, Cluster
 from stoker.backends.kubernetes.objects import is_default_class
 from stoker.backends.kubernetes.objects import name as name_of
-from stoker.backends.kubernetes.pods import groups_of
+from stoker.backends.kubernetes.pods import groups_of, quantity
 from stoker.backends.kubernetes.prove import account, allowed, lacking_rights, rights_lacked_by
 from stoker.backends.kubernetes.rbac import Right, rights_with
 from stoker.backends.kubernetes.refusals import refusal_of
 from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core import units
 from stoker.core.errors import BackendError, SettingsError
 
 _SIMPLE: Final = ("nvidia", "amd", "intel", "gaudi")
@@ -136,12 +137,19 @@ def _has_claim(cluster: Cluster, namespace: str, claim: str) -> bool:
     return _is_there(cluster, f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
 
 
+def _claim_size(text: str) -> str:
+    try:
+        return quantity(units.useful_size(text))
+    except SettingsError as error:
+        raise SettingsError(f"claim_size: {error.message}", fix="--claim-size 50Gi") from None
+
+
 def _claim(cluster: Cluster, namespace: str, claim: str, details: Mapping[str, str]) -> dict[str, Any]:
     """The claim of an artifact store. Pods on several nodes write it where its storage class is one of file systems."""
     wanted = details.get("storage_class", "")
     spec: dict[str, Any] = {
         "accessModes": ["ReadWriteMany" if _FILES.search(_provisioner(cluster, wanted)) else "ReadWriteOnce"],
-        "resources": {"requests": {"storage": details.get("claim_size") or "50Gi"}},
+        "resources": {"requests": {"storage": _claim_size(details.get("claim_size") or "50Gi")}},
     }
     if wanted:
         spec["storageClassName"] = wanted
