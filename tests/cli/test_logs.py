@@ -86,4 +86,11 @@ def test_a_cached_step_names_the_run_that_computed_it(stoker: Any) -> None:
     printed = stoker("logs", cached, "load")
     assert printed.stdout == ""
     assert f"step 'load' is cached; run {computed} computed it: stoker logs {computed} load" in printed.stderr
+    for words in ((), ("--follow",)):
+        whole = stoker("logs", cached, *words)
+        assert whole.stdout == ""
+        assert f"every step of run {cached} is cached; `stoker show {cached}` says which runs computed" in whole.stderr
+    assert "cached" not in stoker("logs", computed).stderr
+    resumed = stoker("resume", cached)
+    assert f"run {cached} has succeeded: nothing is left to do" in resumed.stderr
     assert stoker("logs", computed, "load").stderr == ""

@@ -195,6 +195,12 @@ def test_modules_beside_the_script_are_found_from_elsewhere(stoker: Any) -> None
         ("import nothing_like_it", 1, "No module named 'nothing_like_it'"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
         ("from stoker import step\n@step(tiemout=3)\ndef f(): pass\n", 2, "did you mean 'timeout'"),
+        (
+            "from stoker.config import ResourceSettings\nBIG = ResourceSettings(\n    gpu_type='H100')\n",
+            2,
+            "bad.py:2: ResourceSettings has no field 'gpu_type'",
+        ),
+        ("from stoker.config import KubernetesSettings as K\n\nK(queueing='kueu')", 2, "bad.py:3: queueing: 'kueu' is"),
     ],
 )
 def test_what_the_file_raises(text: str, code: int, shown: str, stoker: Any) -> None:

@@ -117,6 +117,7 @@ def test_nothing_given_is_unset() -> None:
 
 
 def test_texts_become_values() -> None:
+    assert [ResourceSettings(cpu_count=text).cpu_count for text in ("500m", " 4000m", "0.5")] == [0.5, 4.0, 0.5]
     found = ResourceSettings(cpu_count="2", gpu_count="2", memory="16GB", nodes="4", disk="1TiB", gpu_vendor="NVIDIA")
     assert (found.cpu_count, found.gpu_count, found.memory, found.nodes) == (2.0, 2, 16 * 10**9, 4)
     assert found.disk == 2**40
@@ -139,7 +140,12 @@ def test_accelerators_of_any_form(value: Any, kinds: list[str]) -> None:
 @pytest.mark.parametrize(
     ("fields", "words", "fix"),
     [
-        ({"gpus": 2}, "ResourceSettings has no field 'gpus'", ""),
+        ({"gpus": 2}, "ResourceSettings has no field 'gpus'", "gpu_count=2"),
+        ({"gpu_type": "H100"}, "ResourceSettings has no field 'gpu_type'", "accelerators='H100:2'"),
+        ({"cpu": 4}, "ResourceSettings has no field 'cpu'", "cpu_count=4"),
+        ({"memory_limit": "8Gi"}, "ResourceSettings has no field 'memory_limit'", "memory='16GB'"),
+        ({"cpu_count": "m"}, "cpu_count: 'm' is not a number", "4 or 0.5"),
+        ({"cpu_count": "0m"}, "cpu_count: 0.0 is not above 0", ""),
         ({"gpu_cout": 2}, "did you mean 'gpu_count'", ""),
         ({"gpu_count": 0.5}, "gpu_count: 0.5 is not a whole number", "share=True"),
         ({"gpu_count": "0.5"}, "not whole", "MIG"),

@@ -47,7 +47,10 @@ def command(*, run_id: str, **given: Any) -> None:
     if job:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
     try:
-        run = driver.resume(Client(request.stack).run(run_id).id, request, detachment=Detachment(token=token, job=job))
+        before = Client(request.stack).run(run_id)
+        if not token and before.status == "succeeded":
+            say(f"run {before.id} has succeeded: nothing is left to do; `stoker rerun {before.id}` runs it once more")
+        run = driver.resume(before.id, request, detachment=Detachment(token=token, job=job))
     except NotFound:
         if not token:
             raise

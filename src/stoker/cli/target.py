@@ -16,9 +16,10 @@ from typing import Any, Final, Iterator
 import attrs
 
 from stoker.cli.output import ScriptFailed
-from stoker.core import request
-from stoker.core.errors import StokerError, UsageError, nearest
+from stoker.core import request, units
+from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
+from stoker.pipelines.places import source_line
 from stoker.run.commandline import COMMAND_LINE, CommandLine
 from stoker.run.program import Program, programs_of
 
@@ -223,14 +224,30 @@ def _same_file(module: ModuleType, path: str) -> bool:
 
 @contextlib.contextmanager
 def _report_user_errors() -> Iterator[None]:
-    """Turn errors of the user's code into `ScriptFailed`, with the traceback that `python FILE` shows."""
+    """Turn errors of the user's code into `ScriptFailed`, with the traceback that `python FILE` shows; settings that
+    are refused where the file makes them say in which line that is."""
     try:
         yield
+    except SettingsError as error:
+        error.where = error.where or _line_of_settings(error.__traceback__)
+        raise
     except StokerError:
         raise
     except Exception as error:  # the user's file
         text = "".join(traceback.format_exception(type(error), error, _user_traceback(error.__traceback__)))
         raise ScriptFailed(text.rstrip()) from error
+
+
+def _line_of_settings(trace: TracebackType | None) -> str:
+    """The user's line that makes a class of settings, such as `ResourceSettings(…)`; empty if an error comes from
+    elsewhere."""
+    line = ""
+    for frame, number in traceback.walk_tb(trace):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module == units.__name__:
+            return line
+        line = "" if module.partition(".")[0] == "stoker" else source_line(frame.f_code.co_filename, number)
+    return ""
 
 
 def _user_traceback(trace: TracebackType | None) -> TracebackType | None:

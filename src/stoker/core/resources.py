@@ -6,7 +6,7 @@ Says what is wanted and refuses what contradicts itself; whether a machine has i
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Iterable, Mapping
 
 import attrs
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 _SHARING = (
     'ask for a part of one: gpu_memory="10GB" with share=True, or a MIG slice such as accelerators="A100-80GB/1g.10gb"'
 )
+
+
+def parse_cpus(value: float | str | None) -> float | None:
+    """`cpu_count`; thousandths as Kubernetes writes them, "500m", are taken too."""
+    if isinstance(value, str) and value.strip().endswith("m") and value.strip()[:-1].isdecimal():
+        value = int(value.strip()[:-1]) / 1000
+    return parse_number(value)
 
 
 def parse_gpu_count(value: int | str | None) -> int | None:
@@ -73,8 +80,23 @@ class ResourceSettings:
     Sizes are "16GB", "16GiB", "16Gi", "1.5 GB" or a number of bytes.
     """
 
-    cpu_count: float | None = attrs.field(default=UNSET, converter=parse_number)
-    """Cores; a part of one is a number such as 0.5."""
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("cpu", "cpus", "cpu_limit", "cpu_request", "vcpus"), "cpu_count=4"),
+        **dict.fromkeys(("gpu", "gpus"), "gpu_count=2, or accelerators='H100:2' for a model"),
+        **dict.fromkeys(
+            ("gpu_type", "gpu_model", "gpu_name", "accelerator_type", "accelerator_count", "accelerator_limit"),
+            "accelerators='H100:2': the model, and how many",
+        ),
+        **dict.fromkeys(("mem", "ram", "memory_limit", "memory_request", "memory_gb"), "memory='16GB'"),
+        **dict.fromkeys(("shm_size", "shm"), "shared_memory='8GB'"),
+        **dict.fromkeys(("disk_size", "ephemeral_storage", "storage"), "disk='50GB'"),
+        **dict.fromkeys(("num_nodes", "node_count", "replicas", "num_parallel"), "nodes=2"),
+        **dict.fromkeys(("use_spot", "preemptible", "interruptible"), "spot=True"),
+    }
+    """A name that people know from elsewhere → what to write."""
+
+    cpu_count: float | None = attrs.field(default=UNSET, converter=parse_cpus)
+    """Cores; a part of one is a number such as 0.5, or "500m"."""
     gpu_count: int | None = attrs.field(default=UNSET, converter=parse_gpu_count)
     """Accelerators of any model."""
     memory: int | None = attrs.field(default=UNSET, converter=parse_size)
