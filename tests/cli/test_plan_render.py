@@ -111,6 +111,20 @@ def test_everything_that_would_be_sent(box: Any) -> None:
     assert text == EXPECTED.read_text(encoding="utf-8")
 
 
+def test_one_step(box: Any) -> None:
+    words = ("plan", "train.py", "--simulate", "2xH100")
+    whole = box(*words, "--render").stdout
+    for name in ("train", "square", "square[3]"):
+        one = box(*words, f"--render={name}").stdout
+        heads = [line for line in one.splitlines() if "  would be sent to " in line]
+        assert [head.split()[0] for head in heads] == [name.partition("[")[0]]
+        assert one[one.index("  by hand: ") :].strip() in whole
+    refused = box(*words, "--render=trian", code=2).stderr
+    assert "--render: there is no step 'trian' in this pipeline, did you mean 'train'?" in refused
+    rendered = json.loads(box(*words, "--render=train", "--json").stdout)["rendered"]
+    assert [step["step"] for step in rendered] == ["train"]
+
+
 def test_nothing_is_sent_built_or_kept(box: Any) -> None:
     box("plan", "train.py", "--render", "--simulate", "2xH100")
     assert not box.project.client().runs()

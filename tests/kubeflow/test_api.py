@@ -152,6 +152,10 @@ def test_silence_and_what_is_not_kubeflow(endpoint: Endpoint) -> None:
     with pytest.raises(BackendError, match="is not Kubeflow Pipelines") as refused:
         api_of(endpoint).health()
     assert "/pipeline" in refused.value.fix
+    endpoint.answer_with = (404, b"no route", "text/plain")
+    with pytest.raises(BackendError, match="has no /apis/v2beta1/healthz") as refused:
+        api_of(endpoint).health()
+    assert "it ends in /pipeline" in refused.value.fix
     endpoint.answer_with = (400, b'{"error": "bad", "error_details": "the pipeline has no tasks"}', "application/json")
     with pytest.raises(BackendError, match=r"refuses GET .*the pipeline has no tasks"):
         api_of(endpoint).health()

@@ -286,6 +286,17 @@ def test_what_must_be_known_before(project: Any) -> None:
     assert "call the function where the pipeline is called" in refused.stderr
 
 
+def test_a_login_that_is_not_there(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan can be made without it, and says that a run cannot."""
+    stack = _stack(project, "http://127.0.0.1:9", ", token = 'env:KF_TOKEN'")
+    project.write({"squares.py": PROGRAM, "stoker.toml": stack})
+    planned = project.stoker("plan", "squares.py").stdout
+    assert "STK300 warning: squares.py:23 step 'load'" in planned
+    assert "whose token is not there: the environment variable KF_TOKEN is not set" in planned
+    assert "fix: export KF_TOKEN=…" in planned
+    assert "STK300" not in project.stoker("plan", "squares.py", env={"KF_TOKEN": "x"}).stdout
+
+
 def test_a_folder_that_no_pod_mounts(project: Any) -> None:
     """KFP has no words for folders of nodes: a claim at the place of the artifacts is the only way to share files."""
     stack = STACK.format(host="http://127.0.0.1:9", claim="fanout = 2", more="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
 import click
@@ -16,7 +16,7 @@ from stoker.cli.output import paint, print_json
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
-from stoker.core.errors import EXIT_PREFLIGHT
+from stoker.core.errors import EXIT_PREFLIGHT, UsageError, nearest
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.proof import proof_text
 from stoker.core.request import RunOption, RunRequest
@@ -37,7 +37,12 @@ from stoker.run.session import Session
 PLAN_OPTIONS: Final = (
     *OPTIONS,
     RunOption(name="explain", help="every setting, and where it comes from"),
-    RunOption(name="render", help="also what would be sent for each step: Dockerfiles, requests, messages"),
+    RunOption(
+        name="render",
+        value="STEP",
+        optional=True,
+        help="also what would be sent for each step, or for STEP alone: Dockerfiles, requests, messages",
+    ),
     RunOption(
         name="lock",
         value="FILE",
@@ -86,7 +91,7 @@ def command(words: list[str]) -> int:
             packages: list[Any] = []
             session = Session(request, stack=pipeline.stack)
             session.hint(pipeline)
-            requests = requested.render_plan(plan, session, packages.append)
+            requests = _of_step(requested.render_plan(plan, session, packages.append), options["render"])
             document["rendered"] = to_json(requests)
             if not as_json and requests:
                 code = [line for package in packages for line in rendering.code_lines(package)]
@@ -94,6 +99,18 @@ def command(words: list[str]) -> int:
         if as_json:
             print_json(document)
     return EXIT_PREFLIGHT if checks.errors(plan.findings) else 0
+
+
+def _of_step(requests: Sequence[Any], step: str | bool) -> Sequence[Any]:
+    """The requests of one step, where `--render=STEP` names it."""
+    if isinstance(step, bool):
+        return requests
+    names = [one.step for one in requests]
+    named = step if step in names else step.partition("[")[0]  # an element is sent what the first one is
+    if named not in names:
+        what = f"--render: there is no step '{step}' in this pipeline{nearest(step, names)}"
+        raise UsageError(what, fix="--render alone prints what would be sent for each step")
+    return [one for one in requests if one.step == named]
 
 
 def plan_first_call(target: targets.ProgramFile, line: CommandLine) -> Plan:

@@ -222,7 +222,8 @@ class KubeflowApi:
     def _parse(self, method: str, path: str, status: int, kind: str, text: str) -> Mapping[str, Any]:
         place = path.partition("?")[0]
         if status == 404:
-            raise MissingError(f"{self.host} has no {place}")
+            fix = "give the API's address: behind Kubeflow's own gateway it ends in /pipeline"
+            raise MissingError(f"{self.host} has no {place}", fix=fix)
         if status in (401, 403) or "text/html" in kind:
             raise BackendError(
                 f"{self.host} does not let us in ({status}): {_words(text)}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Literal, Mapping, Sequence
 
+from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubeflow import check as kubeflowcheck
 from stoker.backends.kubeflow import requests
@@ -16,7 +17,7 @@ from stoker.backends.kubeflow.platform import KubeflowPlatform
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import to_json
 from stoker.core.findings import Finding
-from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.plan import Job, Site, StepPlan, reporter_of
 
 
 class KubeflowBackend(Watched):
@@ -34,6 +35,18 @@ class KubeflowBackend(Watched):
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What Kubeflow Pipelines cannot give a step; the endpoint is not asked."""
         yield from kubeflowcheck.check(step, self._options, self._site)
+        yield from self._login(step)
+
+    def _login(self, step: StepPlan) -> Iterable[Finding]:
+        """What the endpoint is to be shown, and is not here."""
+        settings = KubeflowSettings(**self._options)
+        for field in ("token", "password"):
+            source = str(settings.get(field, ""))
+            missing = missing_source(source) if source else ""
+            if missing:
+                what = f"is sent to {address_of(settings, os.environ)}, whose {field} is not there: {missing}"
+                why = "a run that is started so fails with its first step"
+                yield reporter_of(step).warning(kubeflowcheck.LOGIN, what, why, source_fix(source))
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The order that the step's pod takes, and for the run's first step the request that starts the run there."""

@@ -20,6 +20,7 @@ from stoker.core.plan import Site, StepPlan, reporter_of
 CANNOT: Final = "STK296"
 WITHOUT_WORDS: Final = "STK297"
 SLOTS: Final = "STK298"
+LOGIN: Final = "STK300"
 JOBS_ONLY: Final[Mapping[str, str]] = {
     "context": "the endpoint's own cluster runs the pods",
     "kubeconfig": "the endpoint's own cluster runs the pods",
