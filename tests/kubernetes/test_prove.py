@@ -12,7 +12,7 @@ from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_probe import team
 
 from stoker.backends.kubernetes import rbac
-from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.client import ApiError, Cluster
 from stoker.backends.kubernetes.pods import PodRequest, pod_template
 from stoker.backends.kubernetes.prove import PodNeed, needs_of, prove
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -94,6 +94,45 @@ def test_what_no_node_has(client: Cluster, resources: Any, settings: Any, what: 
     assert (finding.code, finding.level) == ("STK285", "error")
     assert what in finding.what
     assert finding.why and "pools" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"pod_spec": {"nodeSelecter": {"a": "b"}}}, 'unknown field "spec.template.spec.nodeSelecter"'),
+        ({"overlay": {"spec": {"hostAliases": "x"}}}, "hostAliases"),
+        (
+            {
+                "volumes": [{"name": "a", "emptydir": {}}],
+                "volume_mounts": [{"name": "a", "mountPath": "/a"}],
+            },
+            "emptydir",
+        ),
+    ],
+)
+def test_what_the_api_server_does_not_take(
+    cluster: LocalCluster, client: Cluster, settings: dict[str, Any], words: str
+) -> None:
+    """It is asked by a dry run, once for steps that are alike; settings that are checked here are not asked about."""
+    step = attrs.evolve(STEP, settings=StepSettings(backend={"orchestrator": settings}))
+    needs = needs_of([step, attrs.evolve(step, key="again"), STEP], {}, "default")
+    found = findings(client, *needs)
+    assert [(one.code, one.level) for one in found] == [("STK290", "error")] * 2
+    assert words in found[0].what and all(name in found[0].fix for name in settings)
+    assert cluster.counts().get("create jobs", 0) <= 1
+    assert not cluster.get("/apis/batch/v1/namespaces/default/jobs")["items"]
+    right = {"env": {"A": "1"}, "annotations": {"note": "x"}}
+    assert not findings(client, *needs_of([STEP], right, "default"))
+
+
+def test_a_webhook_without_dry_runs_refuses_nothing(client: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, body: Any, *, dry_run: bool = False) -> dict[str, Any]:
+        assert dry_run
+        raise ApiError(400, "BadRequest", 'admission webhook "x.example.com" does not support dry run', {})
+
+    plain = client.create
+    monkeypatch.setattr(client, "create", lambda path, body, **more: (refuse if more else plain)(path, body, **more))
+    assert not findings(client, *needs_of([STEP], {"annotations": {"note": "x"}}, "default"))
 
 
 def test_gangs_and_pools(cluster: LocalCluster, client: Cluster) -> None:

@@ -7,6 +7,7 @@ or an account may not ask, nothing is refused: what could not be proved is said.
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Protocol, Sequence
 
@@ -38,7 +39,16 @@ ABOVE_QUOTA: Final = "STK286"
 NO_RIGHT: Final = "STK287"
 NOT_PROVED: Final = "STK288"
 NOT_THERE: Final = "STK289"
+INVALID: Final = "STK290"
 KEPT_APART: Final = "STK263"
+_NO_DRY_RUN: Final = "does not support dry run"
+"""The server's word where a webhook of the cluster has side effects:
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#side-effects"""
+WRITTEN: Final = (
+    "labels", "annotations", "env", "env_from", "volumes", "volume_mounts", "affinity", "tolerations",
+    "security_context", "pod_security_context", "pod_settings", "pod_resources", "pod_spec", "overlay",
+)  # fmt: skip
+"""The settings that are passed on as they are written."""
 PAGE: Final = 500
 """Nodes in one answer: each has some 15 kB."""
 _AUTOSCALER: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
@@ -72,6 +82,8 @@ class PodNeed:
     """Names of secrets and config maps that are made for the step when it is sent."""
     apis: Mapping[str, str] = attrs.field(factory=dict)
     """Groups of the API that its settings need besides Kubernetes' own → the setting, in words."""
+    written: Sequence[str] = ()
+    """The settings in the API's own words, which the API server alone can check."""
 
 
 def prove(needs: Sequence[PodNeed], cluster: Api, *, pools: Sequence[Mapping[str, Any]] = ()) -> Iterator[Finding]:
@@ -82,6 +94,7 @@ def prove(needs: Sequence[PodNeed], cluster: Api, *, pools: Sequence[Mapping[str
     try:
         yield from _Facts(cluster, pools).findings(needs)
         yield from _lacking_apis(needs, cluster)
+        yield from _not_taken(needs, cluster)
     except Away as error:
         why = "whether nodes, quotas and rights allow the steps is not proved"
         yield first.warning(NOT_PROVED, error.message, why, error.fix)
@@ -116,7 +129,14 @@ def needs_of(
         )
         where = str(settings.get("namespace") or namespace)
         needs.append(
-            PodNeed(step=step, namespace=where, template=pod_template(request), pods=pods, apis=groups_of(request))
+            PodNeed(
+                step=step,
+                namespace=where,
+                template=pod_template(request),
+                pods=pods,
+                apis=groups_of(request),
+                written=tuple(field for field in WRITTEN if settings.get(field)),
+            )
         )
     return needs
 
@@ -151,6 +171,32 @@ def _lacking_apis(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
                 yield report.warning(NOT_THERE, what, "its Job stays suspended until somebody lets it start", fix)
             else:
                 yield report.error(NOT_THERE, what, "the objects that the step needs cannot be made", fix)
+
+
+def _not_taken(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
+    """Pods that the API server would not take as they are written: it is asked without anything being made.
+
+    What it says of rights, quotas and policies is found elsewhere, and may be otherwise when the step is sent.
+    """
+    asked: dict[str, str] = {}
+    for need in needs:
+        if not need.written:
+            continue
+        metadata = {"name": "stoker-plan", "labels": {MANAGED_BY: "stoker"}}
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": need.template}}
+        path = f"/apis/batch/v1/namespaces/{need.namespace}/jobs"
+        key = f"{path} {json.dumps(need.template, sort_keys=True)}"
+        if key not in asked:
+            asked[key] = ""
+            try:
+                cluster.create(path, body, dry_run=True)
+            except ApiError as error:
+                refused = error.status in (400, 422) and _NO_DRY_RUN not in error.words
+                asked[key] = error.words if refused else ""
+        if asked[key]:
+            what = f"is a pod that the API server does not take: {asked[key]}"
+            fix = f"correct {' or '.join(need.written)} of its settings; `kubectl explain pod.spec` has the words"
+            yield reporter_of(need.step).error(INVALID, what, "it was asked, and nothing was made", fix)
 
 
 def allowed(cluster: Api, right: Right, verb: str, namespace: str) -> bool:
