@@ -279,6 +279,13 @@ def test_what_must_be_known_before(project: Any) -> None:
     project.write({"squares.py": code, "stoker.toml": _stack(project, "http://127.0.0.1:9")})
     refused = project.run("squares.py", code=3)
     assert "STK299" in refused.stderr and "remove dynamic=True" in refused.stderr
+    flow = "from stoker.flow import FlowSpec, step\n\nclass Flow(FlowSpec):\n    @step\n    def start(self):\n"
+    flow += "        self.next(self.end)\n\n    @step\n    def end(self):\n        pass\n"
+    project.write({"flow.py": flow})
+    refused = project.stoker("run", "flow.py", code=3).stderr
+    assert (
+        "'Flow' is a flow, and its steps are to run on kubeflow" in refused and "write it as a pipeline, or" in refused
+    )
     hook = "def note(told):\n    print(told.status)\n\n@pipeline(on_failure=note)\n"
     project.write({"squares.py": PROGRAM.replace("@pipeline\n", hook)})
     refused = project.run("squares.py", code=3)

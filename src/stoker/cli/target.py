@@ -24,6 +24,13 @@ from stoker.run.commandline import COMMAND_LINE, CommandLine
 from stoker.run.program import Program, programs_of
 
 _INIT: Final = "__init__.py"
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("zenml", "metaflow"), "`stoker migrate FILE` rewrites it for Stoker, with --write in the file itself"
+    ),
+    "kfp": "docs/guide/kubeflow.md says what each word of KFP becomes",
+}
+"""A framework whose programs people bring, which a file imports and this Python lacks → what to do."""
 
 
 @attrs.frozen(kw_only=True)
@@ -235,7 +242,9 @@ def _report_user_errors() -> Iterator[None]:
         raise
     except Exception as error:  # the user's file
         text = "".join(traceback.format_exception(type(error), error, _user_traceback(error.__traceback__)))
-        raise ScriptFailed(text.rstrip()) from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        fix = _ELSEWHERE.get((missing or "").partition(".")[0], "")
+        raise ScriptFailed(text.rstrip() + (f"\n  fix: {fix}" if fix else "")) from error
 
 
 def _line_of_settings(trace: TracebackType | None) -> str:

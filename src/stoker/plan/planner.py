@@ -331,9 +331,11 @@ def _recorded_layer(settings: StepSettings, stack: Stack | None) -> Layer:
     return Layer(origin="the run as it was started", values=values)
 
 
-def growth_findings(plan: Plan, backends: Mapping[str, RunningBackend], hooks: Iterable[str] = ()) -> Iterable[Finding]:
-    """What forbids a pipeline whose steps are not known when it begins; `hooks` are those of the pipeline itself, which
-    the backend of its first step would call."""
+def growth_findings(
+    plan: Plan, backends: Mapping[str, RunningBackend], *, noun: str, hooks: Iterable[str]
+) -> Iterable[Finding]:
+    """What forbids a program whose steps are not known when it begins. `noun` says what it is, and `hooks` are its own,
+    which the backend of its first step would call."""
     named = ", ".join(hooks)
     first = backends[plan.steps[0].backend] if plan.steps and named else None
     if first is not None and capability(first, ExpectsSteps) is not None:
@@ -346,9 +348,12 @@ def growth_findings(plan: Plan, backends: Mapping[str, RunningBackend], hooks: I
         yield Finding(code=LATE_STEPS, level="error", where=plan.where, what=what, why=why, fix=fix)
     for name in dict.fromkeys([step.backend for step in plan.steps] or [ORCHESTRATOR]) if plan.dynamic else ():
         if capability(backends[name], ExpectsSteps) is not None:
-            what = f"'{plan.pipeline}' is dynamic, and its steps are to run on {backends[name].name}"
+            is_pipeline = noun == "pipeline"
+            what = f"'{plan.pipeline}' is {'dynamic' if is_pipeline else f'a {noun}'}, and its steps are to run on "
+            what += backends[name].name
             why = "that must know all steps when the run begins"
-            fix = "remove dynamic=True, or run it on another stack (--stack)"
+            fix = "remove dynamic=True" if is_pipeline else "write it as a pipeline"
+            fix += ", or run it on another stack (--stack)"
             yield Finding(code=LATE_STEPS, level="error", where=plan.where, what=what, why=why, fix=fix)
 
 

@@ -118,7 +118,7 @@ def _plan_program(
         findings = (
             *plan.findings,
             *placement_findings(plan.steps, checkers),
-            *growth_findings(plan, checkers, program.hooks),
+            *growth_findings(plan, checkers, noun=program.noun, hooks=program.hooks),
         )
         plan = attrs.evolve(plan, settings=settings, findings=findings)
     finally:
