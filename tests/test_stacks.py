@@ -17,7 +17,7 @@ reconnect = "5m"
 
 [stacks.team.orchestrator]
 flavor = "kubernetes"
-image = 'team/"odd"\\name:1'
+executable = '/opt/"odd"\\name/python3'
 node_selector = { "example.com/pool" = "a" }
 tolerations = [{ key = "gpu", operator = "Exists" }]
 shares_files = true
