@@ -18,6 +18,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 BACK_OFF = 10.0
 """Seconds until the first pod that failed is replaced; doubled with each further one."""
 LONGEST_BACK_OFF = 600.0
+CREATED_AT_ONCE = 50
+"""Pods that one sync creates at most; the next one follows at once, and in between the server answers requests."""
 SYNC = 1.0
 """Seconds for which news of pods are gathered."""
 
@@ -286,7 +288,7 @@ class JobController:
         busy = list(progress.active)
         if spec["podReplacementPolicy"] == "Failed":
             busy += progress.terminating
-        room = spec["parallelism"] - len(busy)
+        room = min(spec["parallelism"] - len(busy), CREATED_AT_ONCE)
         created: list[Object] = []
         if progress.indexed:
             taken = {index_of(pod) for pod in busy} | progress.completed | progress.failed_indexes
@@ -300,6 +302,8 @@ class JobController:
                 if pod is None:
                     break
                 created.append(pod)
+            if len(created) == CREATED_AT_ONCE:
+                self._rounds.ask(uid)
             return created
         if "completions" in spec:
             done = job["status"].get("succeeded", 0) + len(progress.succeeded)
@@ -312,6 +316,8 @@ class JobController:
                 if pod is None:
                     break
                 created.append(pod)
+        if len(created) == CREATED_AT_ONCE:
+            self._rounds.ask(uid)
         return created
 
     def _must_wait(self, uid: str, key: str, progress: Progress) -> bool:

@@ -99,6 +99,8 @@ class Kubelet:
     """Host and port of the API server, for the containers' environment."""
     images: Images = field(factory=Images)
     devices: Devices = field(init=False)
+    turn: asyncio.Lock = field(factory=asyncio.Lock)
+    """Held while a pod is prepared: between two pods the server answers requests, however many start at once."""
     _runners: dict[str, PodRunner] = field(factory=dict)
     _addresses: int = 0
 
@@ -343,7 +345,8 @@ class PodRunner:
         world, spec = self.kubelet.world, self.pod["spec"]
         self._started = world.clock.stamp()
         try:
-            devices = self._admit()
+            async with self.kubelet.turn:
+                devices = self._admit()
         except Rejected as rejected:
             self._reject(rejected)
             return
@@ -385,14 +388,19 @@ class PodRunner:
         store, name = self.kubelet.world.store, self.pod["spec"]["nodeName"]
         node, wanted = store.get(NODES, "", name), requests_of(self.pod)
         capacity = node["status"]["allocatable"] if node is not None else {}
+        there = [
+            each
+            for each in store.each(PODS)
+            if each["spec"].get("nodeName") == name
+            and each["status"]["phase"] not in FINISHED
+            and each["metadata"]["uid"] != self.pod["metadata"]["uid"]
+        ]
         for resource in ("cpu", "memory", "ephemeral-storage"):
-            used = Fraction(0)
-            for each in store.each(PODS):
-                there = each["spec"].get("nodeName") == name and each["status"]["phase"] not in FINISHED
-                if there and each["metadata"]["uid"] != self.pod["metadata"]["uid"]:
-                    used += requests_of(each).get(resource, Fraction(0))
             have, want = amount(capacity.get(resource, "0")), wanted.get(resource, Fraction(0))
-            if want and used + want > have:
+            if not want:
+                continue
+            used = sum((requests_of(each).get(resource, Fraction(0)) for each in there), Fraction(0))
+            if used + want > have:
                 unit = 1000 if resource == "cpu" else 1
                 figures = [int(value * unit) for value in (want, used, have)]
                 raise Rejected(
@@ -457,7 +465,8 @@ class PodRunner:
         wait = 0.5
         while not self._stopping.is_set():
             try:
-                self._volumes.make()
+                async with self.kubelet.turn:
+                    self._volumes.make()
             except NotMounted as missing:
                 self._event("Warning", "FailedMount", str(missing))
                 await self._pause(self.kubelet.world.pace(wait))

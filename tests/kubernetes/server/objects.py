@@ -6,6 +6,7 @@ import random
 import re
 import time
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any
@@ -171,8 +172,29 @@ def amount(quantity: str | float) -> Fraction:
     return Fraction(match[1]) * _SUFFIXES[match[2]]
 
 
-def requests_of(pod: Object) -> dict[str, Fraction]:
-    """What a pod asks for: the sum of its containers and sidecars, or of its largest init container if that is more."""
+def requests_of(pod: Object) -> Mapping[str, Fraction]:
+    """What a pod asks for: the sum of its containers and sidecars, or of its largest init container if that is more.
+
+    Whoever places a pod asks this of all pods, and their containers stay as they are.
+    """
+    containers, uid = pod["spec"]["containers"], pod["metadata"].get("uid", "")
+    earlier = _REQUESTS.get(uid)
+    if earlier is not None and earlier[0] is containers:
+        return earlier[1]
+    requests = _requests_of(pod)
+    if uid:
+        if len(_REQUESTS) >= _MOST_REQUESTS:
+            _REQUESTS.clear()
+        _REQUESTS[uid] = containers, requests
+    return requests
+
+
+_REQUESTS: dict[str, tuple[list[Object], Mapping[str, Fraction]]] = {}
+"""By the pod's uid, with the containers that ask for it."""
+_MOST_REQUESTS = 10_000
+
+
+def _requests_of(pod: Object) -> dict[str, Fraction]:
     total: dict[str, Fraction] = {}
     for container in pod["spec"]["containers"]:
         _add(total, _container_requests(container))

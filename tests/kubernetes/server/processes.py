@@ -8,15 +8,16 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import psutil
 from attrs import define
 from tests.kubernetes.server.logs import LogBook
 
 MARK = "TEST_KUBELET_CONTAINER"
 """Environment variable that all processes of a container have; its value names the container."""
+NICENESS: list[int] = []
+"""The last one is that of new containers, where it is not the server's own."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -69,6 +70,9 @@ class ContainerProcess:
         started._output = output
         os.set_blocking(output, False)
         loop.add_reader(output, started._read)
+        if NICENESS:
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS[-1])
+        _MAINS.add(process.pid)
         started._descriptor = os.pidfd_open(process.pid)
         loop.add_reader(started._descriptor, started._exited)
         return started
@@ -104,14 +108,8 @@ class ContainerProcess:
         return max(sizes, key=lambda pid: sizes[pid])
 
     def _pids(self) -> Iterator[int]:
-        waiting = [self.pid]
-        while waiting:
-            pid = waiting.pop()
-            yield pid
-            with contextlib.suppress(OSError):
-                for task in os.listdir(f"/proc/{pid}/task"):
-                    children = Path(f"/proc/{pid}/task/{task}/children").read_text()
-                    waiting += [int(child) for child in children.split()]
+        yield self.pid
+        yield from _descendants(self.pid)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -128,6 +126,7 @@ class ContainerProcess:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
+        _MAINS.discard(self.pid)
         end_strays(self.id)
         loop.remove_reader(self._output)
         with contextlib.suppress(BlockingIOError):
@@ -146,15 +145,29 @@ def marked(environment: Mapping[str, str], id: str) -> dict[str, str]:
 def end_strays(id: str) -> None:
     """Kill what is left of a container whose main process has ended: they are children of this process now."""
     for _ in range(100):
-        strays = [child for child in psutil.Process().children(recursive=True) if _marked(child, id)]
-        for stray in strays:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                stray.kill()
-        for stray in strays:
+        strays = [pid for pid in _descendants(os.getpid(), without=_MAINS) if _marked(pid, id)]
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in strays:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(stray.pid, 0)
+                os.waitpid(pid, 0)
         if not strays:
             return
+
+
+_MAINS: set[int] = set()
+"""The main processes of containers that run; what is below them is theirs."""
+
+
+def _descendants(pid: int, *, without: Collection[int] = ()) -> Iterator[int]:
+    """All processes below one, but those that are named and what is below them."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
+                if child not in without:
+                    yield child
+                    yield from _descendants(child, without=without)
 
 
 def _handles(pid: int, number: int) -> bool:
@@ -167,11 +180,12 @@ def _handles(pid: int, number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def _marked(process: psutil.Process, id: str) -> bool:
+def _marked(pid: int, id: str) -> bool:
     try:
-        return process.environ().get(MARK) == id
-    except psutil.Error:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
         return False
+    return f"{MARK}={id}".encode() in variables
 
 
 def _memory(pid: int) -> int:

@@ -34,7 +34,7 @@ from tests.kubernetes.server.objects import (
     Object,
     Resource,
 )
-from tests.kubernetes.server.processes import adopt_orphans
+from tests.kubernetes.server.processes import NICENESS, adopt_orphans
 from tests.kubernetes.server.scheduler import Scheduler
 from tests.kubernetes.server.watching import Watches
 from tests.kubernetes.server.world import World
@@ -192,6 +192,7 @@ class Server:
             "account_token": self.access.account_token,
             "user_token": lambda name, groups: self.access.token(User(name, tuple(groups))),
             "revoke": self.access.revoke,
+            "nice": lambda niceness: NICENESS.append(niceness),
             "counts": lambda: dict(self.api.counts),
             "pids": self.kubelet.pids,
         }

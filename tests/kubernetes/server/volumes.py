@@ -163,10 +163,7 @@ class Volumes:
             if optional:
                 return {}
             raise _Missing(f'{resource.kind.lower()} "{name}" not found')
-        if resource is SECRETS:
-            return {key: base64.b64decode(value) for key, value in (object.get("data") or {}).items()}
-        plain = {key: value.encode() for key, value in (object.get("data") or {}).items()}
-        return plain | {key: base64.b64decode(value) for key, value in (object.get("binaryData") or {}).items()}
+        return dict(_contents(resource, object))
 
     def _place(self, volume: Object) -> Path:
         if "hostPath" in volume:
@@ -252,6 +249,25 @@ class Volumes:
         with contextlib.suppress(OSError):
             self.folder.rename(aside)
             threading.Thread(target=shutil.rmtree, args=(aside, True), daemon=True).start()
+
+
+def _contents(resource: Resource, object: Object) -> Mapping[str, bytes]:
+    """What is in a secret or a config map; hundreds of pods mount the same."""
+    key = object["metadata"]["uid"], object["metadata"]["resourceVersion"]
+    if key not in _CONTENTS:
+        plain = {} if resource is SECRETS else object.get("data") or {}
+        coded = object.get("data" if resource is SECRETS else "binaryData") or {}
+        if len(_CONTENTS) >= _MOST_CONTENTS:
+            _CONTENTS.clear()
+        _CONTENTS[key] = {key: value.encode() for key, value in plain.items()} | {
+            key: base64.b64decode(value) for key, value in coded.items()
+        }
+    return _CONTENTS[key]
+
+
+_CONTENTS: dict[tuple[str, str], Mapping[str, bytes]] = {}
+"""By uid and resourceVersion."""
+_MOST_CONTENTS = 64
 
 
 class _Missing(Exception):
