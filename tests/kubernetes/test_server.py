@@ -26,6 +26,12 @@ def job(name: str, *command: str, pod: Object | None = None, container: Object |
     return {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template, **spec}}
 
 
+def claim(name: str) -> Object:
+    """A claim."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
 def ended(cluster: LocalCluster, name: str) -> Object:
     """The Job when it has ended."""
 
@@ -68,7 +74,7 @@ def test_watches_begin_and_end_as_recorded(cluster: LocalCluster) -> None:
     for number in range(3):
         cluster.create(CONFIG_MAPS, {"metadata": {"name": f"c{number}", "labels": {"n": str(number)}}})
     cluster.delete(f"{CONFIG_MAPS}/c0")
-    watch = f"{CONFIG_MAPS}?watch=true&timeoutSeconds=0.3"
+    watch = f"{CONFIG_MAPS}?watch=true&timeoutSeconds=1"
     since = watched(cluster, f"{watch}&resourceVersion={begin}")
     assert names_of(since) == [("ADDED", "c0"), ("ADDED", "c1"), ("ADDED", "c2"), ("DELETED", "c0")]
     versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in since]
@@ -156,8 +162,7 @@ def test_a_container_gets_its_environment_and_volumes(cluster: LocalCluster, tmp
     cluster.create(CONFIG_MAPS, {"metadata": {"name": "step"}, "data": {"a": "from a map", "b": "2"}})
     secret = {"metadata": {"name": "token"}, "stringData": {"key": "hidden"}}
     cluster.create("/api/v1/namespaces/default/secrets", secret)
-    claim = {"metadata": {"name": "store"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
-    cluster.create("/api/v1/namespaces/default/persistentvolumeclaims", claim)
+    cluster.create("/api/v1/namespaces/default/persistentvolumeclaims", claim("store"))
     (tmp_path / "given").write_text("from the host")
     variables = [
         {"name": "PLAIN", "value": "1"},
@@ -270,8 +275,7 @@ def test_why_no_node_takes_a_pod(cluster: LocalCluster) -> None:
     ended(cluster, "large")
     cluster.add_node("new", labels={"pool": "b"})
     ended(cluster, "elsewhere")
-    claim = {"metadata": {"name": "absent"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
-    cluster.create("/api/v1/namespaces/default/persistentvolumeclaims", claim)
+    cluster.create("/api/v1/namespaces/default/persistentvolumeclaims", claim("absent"))
     ended(cluster, "unclaimed")
 
 

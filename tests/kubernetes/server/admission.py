@@ -8,7 +8,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from attrs import define
-from tests.kubernetes.server.failures import forbidden, invalid, not_found
+from tests.kubernetes.server.failures import Cause, forbidden, invalid, not_found
+from tests.kubernetes.server.kinds import kind_causes
 from tests.kubernetes.server.objects import (
     CONFIG_MAPS,
     FINISHED,
@@ -57,9 +58,12 @@ class Admission:
         name = object["metadata"]["name"]
         if resource.namespaced and self.world.store.get(NAMESPACES, "", namespace) is None:
             raise not_found(NAMESPACES, namespace)
+        if not (body.get("metadata") or {}).get("name") and not (body.get("metadata") or {}).get("generateName"):
+            causes = [Cause.required("metadata.name", "name or generateName is required")]
+            raise invalid(resource.kind_name, "", causes, group=resource.group)
         if causes := missing(resource.schema, body):
             raise invalid(resource.kind_name, name, causes, group=resource.group)
-        causes = metadata_causes(object)
+        causes = metadata_causes(object) + kind_causes(resource, object)
         warnings: list[str] = []
         if resource is PODS:
             object = with_pod_defaults(object)
@@ -191,9 +195,9 @@ def with_job_defaults(job: Object) -> Object:
     """The Job with all that the API server fills in."""
     spec, metadata = job["spec"], job["metadata"]
     uid, name = metadata["uid"], metadata["name"]
-    spec.setdefault("parallelism", 1)
-    if spec.get("completionMode") == "Indexed" or "completions" in spec or spec["parallelism"] == 1:
-        spec.setdefault("completions", spec["parallelism"])
+    if "parallelism" not in spec:
+        spec.setdefault("completions", 1)
+        spec["parallelism"] = 1
     spec.setdefault("backoffLimit", 2147483647 if "backoffLimitPerIndex" in spec else 6)
     spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}})
     spec.setdefault("manualSelector", False)

@@ -18,27 +18,56 @@ from tests.kubernetes.server.deletion import Deletion, disrupted
 from tests.kubernetes.server.executions import Executions
 from tests.kubernetes.server.extensions import EXTENSIONS, JOB_SETS, set_flaw
 from tests.kubernetes.server.failures import (
+    Cause,
     Refused,
     already_exists,
     bad_request,
     changed_meanwhile,
+    invalid,
     no_such_resource,
+    not_allowed,
     not_found,
 )
 from tests.kubernetes.server.faults import Faults, server_error, too_many_requests
+from tests.kubernetes.server.kinds import check_base64, kind_causes
 from tests.kubernetes.server.kubelet import Kubelet
 from tests.kubernetes.server.logs import LogRequest
-from tests.kubernetes.server.objects import JOBS, PODS, RESOURCES, SERVICE_ACCOUNTS, Object, Resource, copied
+from tests.kubernetes.server.objects import (
+    CLAIMS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    QUOTAS,
+    RESOURCES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Object,
+    Resource,
+    copied,
+)
+from tests.kubernetes.server.options import READABLE, check_delete, check_list, check_write, unreadable_type
 from tests.kubernetes.server.patches import patched
 from tests.kubernetes.server.schemas import flaws
 from tests.kubernetes.server.selectors import selection
 from tests.kubernetes.server.store import key_of
-from tests.kubernetes.server.validation import check_encoding, check_job_update
+from tests.kubernetes.server.updates import check_identity, check_update
+from tests.kubernetes.server.validation import check_encoding, count_causes, metadata_causes
 from tests.kubernetes.server.watching import Watches, WatchRequest
 from tests.kubernetes.server.world import World
 
 LARGEST = 3 * 1024 * 1024
 """Bytes of a request's body that the server takes."""
+SUBRESOURCES = (
+    (PODS, "log"),
+    (PODS, "eviction"),
+    (PODS, "exec"),
+    (PODS, "attach"),
+    (PODS, "portforward"),
+    (SERVICE_ACCOUNTS, "token"),
+)
+WITH_STATUS = (PODS, JOBS, NODES, NAMESPACES, SERVICES, CLAIMS, QUOTAS, *EXTENSIONS)
+"""Kinds whose status is written by itself."""
 PRESERVED = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
     "propagationPolicy=Orphan to suppress this warning"
@@ -83,10 +112,12 @@ class Request:
             Refused: It is neither.
         """
         text = await self.http.text()
-        if not text.strip():
+        if not text.strip() and self.http.method == "DELETE":
             return {}
+        if self.http.content_type not in READABLE:
+            raise unreadable_type((*READABLE[:2], "application/vnd.kubernetes.protobuf"))
         try:
-            body = yaml.safe_load(text) if "yaml" in self.http.content_type else json.loads(text)
+            body = yaml.safe_load(text) if "yaml" in self.http.content_type else self._json(text)
         except (ValueError, yaml.YAMLError) as error:
             raise bad_request(
                 f"the object provided is unrecognized (must be of type {self.resource.kind}): couldn't get "
@@ -95,6 +126,22 @@ class Request:
         if not isinstance(body, dict):
             raise bad_request(f"the object provided is unrecognized (must be of type {self.resource.kind})")
         return body
+
+    def _json(self, text: str) -> Any:
+        """A document of JSON; with `fieldValidation=Strict` no field may come twice."""
+        if self.http.query.get("fieldValidation") != "Strict":
+            return json.loads(text)
+        kind, version = self.resource.kind, self.resource.version
+
+        def once(pairs: list[tuple[str, Any]]) -> Object:
+            names = [name for name, _ in pairs]
+            for name in names:
+                if names.count(name) > 1:
+                    fault = f'strict decoding error: duplicate field "{name}"'
+                    raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {fault}')
+            return dict(pairs)
+
+        return json.loads(text, object_pairs_hook=once)
 
 
 @define(eq=False)
@@ -190,18 +237,19 @@ class Api:
         method, query = request.http.method, request.http.query
         if request.subresource and request.subresource != "status":
             return self._subresource_handler(request)
+        if request.subresource == "status" and request.resource not in WITH_STATUS:
+            raise no_such_resource()
         if not request.name:
             if method == "GET" and query.get("watch") in ("true", "1"):
                 return "watch", self._watch
             handlers = {"GET": ("list", self._list), "POST": ("create", self._create)}
-            handlers["DELETE"] = "deletecollection", self._delete_collection
+            if request.resource is not NAMESPACES:
+                handlers["DELETE"] = "deletecollection", self._delete_collection
         else:
             handlers = {"GET": ("get", self._get), "PUT": ("update", self._update), "PATCH": ("patch", self._patch)}
             handlers["DELETE"] = "delete", self._delete
         if method not in handlers:
-            raise Refused(
-                405, "the server does not allow this method on the requested resource", "MethodNotAllowed", {}
-            )
+            raise not_allowed()
         return handlers[method]
 
     def _subresource_handler(self, request: Request) -> tuple[str, Callable[[Request], Awaitable[web.StreamResponse]]]:
@@ -216,6 +264,8 @@ class Api:
             return "create", self._execute
         if where in ((PODS, "attach"), (PODS, "portforward")):
             return "create", self._upgrade
+        if where in SUBRESOURCES:
+            raise not_allowed()
         raise no_such_resource()
 
     def _existing(self, request: Request) -> Object:
@@ -230,6 +280,7 @@ class Api:
 
     async def _list(self, request: Request) -> web.StreamResponse:
         store, query = self.world.store, request.http.query
+        check_list(request.resource, query, watch=False)
         wanted = selection(query.get("labelSelector", ""), query.get("fieldSelector", ""))
         version = query.get("resourceVersion", "")
         if version and not version.isdigit():
@@ -256,6 +307,7 @@ class Api:
 
     async def _watch(self, request: Request) -> web.StreamResponse:
         query, store = request.http.query, self.world.store
+        check_list(request.resource, query, watch=True)
         version = query.get("resourceVersion", "")
         if version and not version.isdigit():
             parsing = f'strconv.ParseUint: parsing "{version}": invalid syntax'
@@ -286,6 +338,7 @@ class Api:
         return response
 
     async def _create(self, request: Request) -> web.StreamResponse:
+        check_write("Create", request.http.query)
         resource, body = request.resource, await request.body()
         warnings = self._check_body(request, body)
         if resource is JOB_SETS and (flaw := set_flaw(body)):
@@ -304,7 +357,12 @@ class Api:
     def _check_body(self, request: Request, body: Object) -> list[str]:
         resource = request.resource
         if body.get("apiVersion", resource.api_version) != resource.api_version:
-            version = body["apiVersion"].rpartition("/")[2]
+            version = str(body["apiVersion"]).rpartition("/")[2]
+            if any((each.api_version, each.kind) == (body["apiVersion"], body.get("kind")) for each in RESOURCES):
+                raise bad_request(
+                    f"the API version in the data ({body['apiVersion']}) does not match the expected API version "
+                    f"({resource.api_version})"
+                )
             raise bad_request(
                 f'{resource.kind} in version "{version}" cannot be handled as a {resource.kind}: no kind '
                 f'"{resource.kind}" is registered for version "{body["apiVersion"]}" in scheme '
@@ -313,7 +371,14 @@ class Api:
         if body.get("metadata", {}).get("namespace", request.namespace) != request.namespace:
             message = "the namespace of the provided object does not match the namespace sent on the request"
             raise bad_request(message)
+        if body.get("kind", resource.kind) != resource.kind:
+            kind = body["kind"]
+            raise bad_request(
+                f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: converting '
+                f"({resource.version}.{kind}) to ({resource.kind}): unknown conversion"
+            )
         check_encoding(body, resource.schema)
+        check_base64(resource, body)
         unknown = [f'unknown field "{each.path}"' for each in flaws(resource.schema, body) if each.fault == "unknown"]
         mode = request.http.query.get("fieldValidation", "Warn")
         if unknown and mode == "Strict":
@@ -324,12 +389,24 @@ class Api:
         return unknown if mode == "Warn" else []
 
     async def _update(self, request: Request) -> web.StreamResponse:
-        body, before = await request.body(), self._existing(request)
+        check_write("Update", request.http.query)
+        body = await request.body()
         self._check_body(request, body)
+        metadata = body.get("metadata") or {}
+        if not metadata.get("name"):
+            raise bad_request(
+                f"the name of the object ({request.name} based on URL) was undeterminable: name must be provided"
+            )
+        self._check_name(request, metadata["name"])
+        before = self._existing(request)
+        if request.resource in EXTENSIONS and not metadata.get("resourceVersion"):
+            causes = [Cause.invalid("metadata.resourceVersion", "0x0", "must be specified for an update")]
+            raise invalid(request.resource.kind_name, request.name, causes, group=request.resource.group)
         return self._replace(request, before, body)
 
     async def _patch(self, request: Request) -> web.StreamResponse:
         content_type = request.http.content_type
+        check_write("Patch", request.http.query, content_type)
         text = await request.http.text()
         before = self.world.store.get(
             request.resource, request.namespace if request.resource.namespaced else "", request.name
@@ -338,9 +415,14 @@ class Api:
             if content_type == "application/apply-patch+yaml":
                 return await self._create(evolve(request, name=""))
             raise not_found(request.resource, request.name)
-        body = patched(before, content_type, text)
+        body = patched(before, content_type, text, strategic=request.resource not in EXTENSIONS)
+        self._check_name(request, body.get("metadata", {}).get("name"))
         self._check_body(request, body)
         return self._replace(request, before, body)
+
+    def _check_name(self, request: Request, name: str | None) -> None:
+        if name != request.name:
+            raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({request.name})")
 
     def _replace(self, request: Request, before: Object, body: Object) -> web.StreamResponse:
         resource, store = request.resource, self.world.store
@@ -356,8 +438,14 @@ class Api:
             after = {**before, "status": after.get("status", {})}
         elif "status" in before:
             after["status"] = before["status"]
-        if resource is JOBS and request.subresource != "status":
-            check_job_update(before, after)
+        check_identity(resource, before, body.get("metadata", {}), patch=request.http.method == "PATCH")
+        if request.subresource != "status":
+            causes = metadata_causes(after) + kind_causes(resource, after)
+            if resource is JOBS:
+                causes += count_causes(after["spec"])
+            if causes:
+                raise invalid(resource.kind_name, request.name, causes, group=resource.group)
+            check_update(resource, before, after)
         if resource in (JOBS, PODS) and before.get("spec") != after.get("spec"):
             after["metadata"]["generation"] = before["metadata"].get("generation", 1) + 1
         if request.dry:
@@ -367,6 +455,7 @@ class Api:
     async def _delete(self, request: Request) -> web.StreamResponse:
         headers: dict[str, str] = {}
         options = _delete_options(request.http, await request.body())
+        check_delete(options, request.http.query)
         if request.resource is JOBS and not options.get("propagationPolicy"):
             headers = _warnings([PRESERVED])
         try:
@@ -380,6 +469,7 @@ class Api:
         query, store = request.http.query, self.world.store
         wanted = selection(query.get("labelSelector", ""), query.get("fieldSelector", ""))
         options = _delete_options(request.http, await request.body())
+        check_delete(options, query)
         objects = [each for each in store.all(request.resource, request.namespace or None) if wanted(each)]
         for object in objects if not request.dry else []:
             self.deletion.delete(request.resource, object, options)
@@ -410,6 +500,11 @@ class Api:
 
     async def _evict(self, request: Request) -> web.StreamResponse:
         body, pod = await request.body(), self._existing(request)
+        if body.get("apiVersion", "policy/v1") != "policy/v1" or body.get("kind", "Eviction") != "Eviction":
+            text = f'no kind "{body.get("kind")}" is registered for version "{body.get("apiVersion")}"'
+            raise bad_request(text)
+        if (body.get("metadata") or {}).get("name", request.name) != request.name:
+            raise bad_request("name in URL does not match name in Eviction object")
         if not request.dry:
             pod = disrupted(self.world, pod, "EvictionByEvictionAPI", "Eviction API: evicting")
             self.deletion.delete(PODS, pod, body.get("deleteOptions") or {})
@@ -418,6 +513,10 @@ class Api:
     async def _token(self, request: Request) -> web.StreamResponse:
         body, account = await request.body(), self._existing(request)
         seconds = (body.get("spec") or {}).get("expirationSeconds", 3600)
+        if seconds < 600:
+            why = "may not specify a duration less than 10 minutes"
+            causes = [Cause.invalid("spec.expirationSeconds", str(seconds), why)]
+            raise invalid("TokenRequest.authentication.k8s.io", "", causes, group="authentication.k8s.io")
         token = self.access.account_token(account["metadata"]["namespace"], request.name)
         status = {"token": token, "expirationTimestamp": self.world.clock.stamp(seconds)}
         kind = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
@@ -571,7 +670,10 @@ def _delete_options(http: web.Request, body: Object) -> Object:
     if "propagationPolicy" in http.query:
         options["propagationPolicy"] = http.query["propagationPolicy"]
     if "gracePeriodSeconds" in http.query:
-        options["gracePeriodSeconds"] = int(http.query["gracePeriodSeconds"])
+        text = http.query["gracePeriodSeconds"]
+        if not text.lstrip("-").isdecimal():
+            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        options["gracePeriodSeconds"] = int(text)
     return options
 
 
@@ -579,7 +681,10 @@ def _page(objects: list[Object], limit: str, token: str, version: int, compacted
     """One page of a list, and the list's metadata."""
     start = 0
     if token:
-        place = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        try:
+            place = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        except ValueError:
+            raise bad_request("continue key is not valid: illegal base64 data") from None
         if 0 < place["rv"] < compacted:
             raise _expired_page({**place, "rv": -1})
         start = next((i for i, each in enumerate(objects) if list(key_of(each)) > place["start"]), len(objects))

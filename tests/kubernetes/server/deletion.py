@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import define, field
-from tests.kubernetes.server.failures import another_uid, changed_meanwhile
+from tests.kubernetes.server.failures import another_uid, another_version
 from tests.kubernetes.server.objects import EVENTS, FINISHED, JOBS, NAMESPACES, PODS, Object, Resource, condition_of
 from tests.kubernetes.server.store import Change
 from tests.kubernetes.server.world import Rounds, World
@@ -46,7 +46,7 @@ class Deletion:
             raise another_uid(resource, metadata["name"], wanted, metadata["uid"])
         version = (options.get("preconditions") or {}).get("resourceVersion", metadata["resourceVersion"])
         if version != metadata["resourceVersion"]:
-            raise changed_meanwhile(resource, metadata["name"])
+            raise another_version(resource, metadata["name"], version, metadata["resourceVersion"])
         if resource is PODS:
             return self._delete_pod(object, options.get("gracePeriodSeconds"))
         policy = options.get("propagationPolicy") or ("Orphan" if resource is JOBS else "Background")

@@ -52,6 +52,11 @@ def no_such_resource() -> Refused:
     return Refused(404, "the server could not find the requested resource", "NotFound", {})
 
 
+def not_allowed() -> Refused:
+    """405 for a method that a path does not have."""
+    return Refused(405, "the server does not allow this method on the requested resource", "MethodNotAllowed", {})
+
+
 def already_exists(resource: Resource, name: str, *, ending: bool = False) -> Refused:
     """409 for a name that is taken; `ending` while its holder is being deleted."""
     prefix = "object is being deleted: " if ending else ""
@@ -73,6 +78,15 @@ def another_uid(resource: Resource, name: str, wanted: str, uid: str) -> Refused
     message = (
         f'Operation cannot be fulfilled on {resource.kind_name} "{name}": the UID in the precondition ({wanted}) does '
         f"not match the UID in record ({uid}). The object might have been deleted and then recreated"
+    )
+    return Refused(409, message, "Conflict", _details(resource, name, resource.kind))
+
+
+def another_version(resource: Resource, name: str, wanted: str, version: str) -> Refused:
+    """409 for a precondition that names an older state."""
+    message = (
+        f'Operation cannot be fulfilled on {resource.kind_name} "{name}": the ResourceVersion in the precondition '
+        f"({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"
     )
     return Refused(409, message, "Conflict", _details(resource, name, resource.kind))
 
@@ -105,6 +119,21 @@ class Cause:
     def required(cls, field: str, why: str = "") -> Cause:
         """A value that is missing."""
         return cls(field, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
+
+    @classmethod
+    def forbidden(cls, field: str, why: str) -> Cause:
+        """A value that may not be there, or not be changed."""
+        return cls(field, "FieldValueForbidden", f"Forbidden: {why}")
+
+    @classmethod
+    def duplicate(cls, field: str, value: str) -> Cause:
+        """A value that is there twice."""
+        return cls(field, "FieldValueDuplicate", f'Duplicate value: "{value}"')
+
+    @classmethod
+    def too_long(cls, field: str, most: int) -> Cause:
+        """More than is taken."""
+        return cls(field, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
 
     @classmethod
     def not_found(cls, field: str, value: str) -> Cause:

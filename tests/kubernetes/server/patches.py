@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from tests.kubernetes.server.failures import Refused, bad_request
 from tests.kubernetes.server.objects import Object, copied
+from tests.kubernetes.server.options import PATCHES
 
 _KEYS = {
     "containers": "name",
@@ -23,21 +24,35 @@ _KEYS = {
 """The field that identifies an item of a list in a strategic merge patch."""
 
 
-def patched(object: Object, content_type: str, text: str) -> Object:
+def patched(object: Object, content_type: str, text: str, *, strategic: bool = True) -> Object:
     """The object after a patch.
+
+    Args:
+        object: The object as it is.
+        content_type: Says which kind of patch it is.
+        text: The patch.
+        strategic: Whether the kind knows strategic merge patches, which those that operators add do not.
 
     Raises:
         Refused: The kind of patch is not known, or it does not fit.
     """
+    if content_type not in PATCHES or (content_type.startswith("application/strategic") and not strategic):
+        raise Refused(415, "415: Unsupported Media Type", "UnsupportedMediaType", {})
+    try:
+        patch = yaml.safe_load(text) if content_type.endswith("yaml") else json.loads(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise bad_request(f"error decoding patch: {error}") from None
     if content_type == "application/json-patch+json":
-        return _json_patched(object, json.loads(text))
-    if content_type == "application/merge-patch+json":
-        return _applied(object, json.loads(text), {})
-    if content_type == "application/strategic-merge-patch+json":
-        return _applied(object, json.loads(text), _KEYS)
-    if content_type == "application/apply-patch+yaml":
-        return _applied(object, yaml.safe_load(text), _KEYS)
-    raise Refused(415, "415: Unsupported Media Type", "UnsupportedMediaType", {})
+        if not isinstance(patch, list) or not all(isinstance(each, dict) and "op" in each for each in patch):
+            raise bad_request(
+                "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch"
+            )
+        return _json_patched(object, patch)
+    if not isinstance(patch, dict):
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        )
+    return _applied(object, patch, {} if content_type == "application/merge-patch+json" else _KEYS)
 
 
 def _applied(object: Object, patch: Object, keys: dict[str, str]) -> Object:
