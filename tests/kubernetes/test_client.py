@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.kubernetes.server.cluster import LocalCluster
 
 from stoker.backends.kubernetes.client import ApiError, Cluster, Stream
 from stoker.backends.kubernetes.execution import Execution
-from stoker.backends.kubernetes.follow import Log, Watch
+from stoker.backends.kubernetes.follow import Follower, Log, Watch
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import Away, BackendError, SettingsError
 
@@ -58,7 +59,8 @@ class Server:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(ConnectionError):  # whoever asked may be gone
+                    self.wfile.write(body)
 
             do_GET = do_POST = do_PATCH = do_DELETE = handle_one  # noqa: N815 as http.server calls them
 
@@ -96,6 +98,19 @@ def kubeconfig(path: Path, url: str, user: Any = None, **cluster: Any) -> Path:
 
 def client(path: Path, **settings: Any) -> Cluster:
     return Cluster(KubernetesSettings(kubeconfig=str(path), **settings), os.environ, patience=10.0)
+
+
+def whole(thing: dict[str, Any], before: Any) -> dict[str, Any]:
+    """Have a watch keep all of an object."""
+    return thing
+
+
+def awaited(take: Callable[[], Any]) -> Any:
+    """The first answer of `take` that is not None."""
+    until = time.monotonic() + 60.0
+    while (answer := take()) is None and time.monotonic() < until:
+        time.sleep(0.005)
+    return answer
 
 
 def status(code: int, reason: str, message: str) -> bytes:
@@ -435,7 +450,7 @@ def test_a_watch_goes_on_after_each_kind_of_end(server: Server, tmp_path: Path) 
 
     server.answer = answer
     cluster = client(kubeconfig(tmp_path / "config", server.url))
-    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r")
+    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r", whole)
     changes: list[tuple[str, str]] = []
     until = time.monotonic() + 60.0
     while (watches or watch.things.get("c") != thing("c", 11)) and time.monotonic() < until:
@@ -460,7 +475,7 @@ def test_a_list_is_told_whose_watch_cannot_be_opened(server: Server, tmp_path: P
     body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [one]}).encode()
     server.answer = lambda method, path, headers: (200, {}, body)
     cluster = client(kubeconfig(tmp_path / "config", server.url))
-    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r")
+    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r", whole)
     address = server.url.rpartition(":")[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "open_watch", client(kubeconfig(tmp_path / "gone", f"{address}:1")).open_watch)
@@ -481,3 +496,98 @@ def test_a_stream_in_pieces_of_one_byte() -> None:
     there.close()
     assert (taken, stream.read(), stream.broken) == (b"ab\nc\n", None, False)
     stream.close()
+
+
+def test_an_answer_is_taken_once_it_is_there(server: Server, tmp_path: Path) -> None:
+    """Nobody waits for it: of a server that holds it back, one that refuses, one that breaks off, and one that is
+    silent."""
+    held = threading.Event()
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> Answer | list[bytes]:
+        if "held" in path:
+            assert held.wait(30.0)
+        if "broken" in path:
+            return [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"]
+        return (200, {}, b'{"kind": "PodList"}') if "held" in path else (403, {}, status(403, "Forbidden", "no"))
+
+    server.answer = answer
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    inquiry = cluster.inquire("/api/v1/held", limit=1)
+    assert inquiry.take() is None
+    held.set()
+    assert json.loads(awaited(inquiry.take)) == {"kind": "PodList"}
+    assert inquiry.fileno() == -1
+    refused, broken = cluster.inquire("/api/v1/refused"), cluster.inquire("/api/v1/broken")
+    with pytest.raises(ApiError, match="no") as caught:
+        awaited(refused.take)
+    assert caught.value.status == 403
+    with pytest.raises(Away, match="ended before an answer came"):
+        awaited(broken.take)
+    held.clear()
+    impatient = Cluster(KubernetesSettings(kubeconfig=str(tmp_path / "config")), os.environ, patience=0.05)
+    silent = impatient.inquire_log("team", "held")
+    with pytest.raises(Away, match=r"nothing came for 0\.05 s"):
+        awaited(silent.take)
+    held.set()
+    cluster.close()
+    impatient.close()
+
+
+def test_a_command_is_asked_for_without_waiting(server: Server, tmp_path: Path) -> None:
+    """A node that does not answer, one that refuses, and what no websocket answers."""
+    released, refusals = threading.Event(), [(403, status(403, "Forbidden", "may not")), (503, b"busy"), (200, b"{}")]
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> Answer | list[bytes]:
+        assert released.wait(30.0)
+        code, body = refusals.pop(0)
+        return code, {}, body
+
+    server.answer = answer
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    for error, words in ((ApiError, "may not"), (Away, "status 503"), (ApiError, "refuses")):
+        execution = Execution(cluster, "team", "p", ["true"], container="step", wait=False)
+        if not released.is_set():
+            assert execution.take() == b"" and not execution.is_open
+            released.set()
+        with pytest.raises(error, match=words):
+            awaited(lambda execution=execution: execution.take() or None)
+        assert not execution.is_open
+        execution.close()
+    cluster.close()
+
+
+def test_pods_are_asked_for_whose_watch_is_late(server: Server, tmp_path: Path) -> None:
+    """What the watch tells afterwards of an older state changes nothing."""
+
+    def pod(name: str, version: int, phase: str) -> dict[str, Any]:
+        labels = {"batch.kubernetes.io/job-name": "fan", "batch.kubernetes.io/job-completion-index": "7"}
+        metadata = {"name": name, "uid": name, "resourceVersion": str(version), "labels": labels}
+        return {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase}}
+
+    lists = {"jobs": [[]], "pods": [[pod("a", 3, "Running")], [pod("a", 9, "Succeeded"), pod("b", 8, "Failed")]]}
+    late = json.dumps({"type": "MODIFIED", "object": pod("a", 5, "Running")}).encode() + b"\n"
+    selectors = []
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> Answer | list[bytes]:
+        kind = "jobs" if "/jobs" in path else "pods"
+        if "watch=true" in path:
+            return [b"HTTP/1.1 200 OK\r\n\r\n", late if kind == "pods" else b""]
+        selectors.append(urllib.parse.unquote(path.partition("labelSelector=")[2]))
+        return 200, {}, json.dumps({"metadata": {"resourceVersion": "4"}, "items": lists[kind].pop(0)}).encode()
+
+    server.answer = answer
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    follower = Follower(cluster, "team", "stoker/run=r")
+    follower.watched_pods.read()
+    follower.ask_pods("fan", 7)
+    wanted = "batch.kubernetes.io/job-name=fan,batch.kubernetes.io/job-completion-index=7"
+    assert selectors == ["stoker/run=r", f"stoker/run=r,{wanted}"]
+    assert follower.news == {("fan", 7)}
+    phases = {name: one["status"]["phase"] for name, one in follower.pods["fan"].items()}
+    assert phases == {"a": "Succeeded", "b": "Failed"}
+    stream = follower.watched_pods.stream
+    assert stream is not None
+    awaited(lambda: follower.watched_pods.read() or follower.watched_pods.stream is not stream or None)
+    assert follower.watched_pods.things["a"]["status"]["phase"] == "Succeeded"
+    follower.close()
+    cluster.close()

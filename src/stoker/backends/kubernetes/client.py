@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from typing import Any, Final, Iterator, Mapping, Sequence
+from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.kubernetes.access import Access, context_of
@@ -167,6 +167,14 @@ class Cluster:
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         return self.stream(path, {name: value for name, value in query.items() if value})
 
+    def inquire(self, path: str, **params: Any) -> Inquiry:
+        """Ask for an object or a list, and wait for nothing; `Away` where no connection can be made."""
+        return Inquiry(self.stream(path, params), self._away, self._patience)
+
+    def inquire_log(self, namespace: str, pod: str, *, container: str = "") -> Inquiry:
+        """Ask for what there is of the log of a pod's container, each line behind its time, and wait for nothing."""
+        return Inquiry(self.open_log(namespace, pod, container=container, follow=False), self._away, self._patience)
+
     # Requests
 
     def ask(
@@ -303,31 +311,51 @@ class Cluster:
         Reads and writes fail that take longer than the client's patience. `ApiError` for a refusal, `Away` where no
         answer comes.
         """
-        target = f"{self._server.path}{path}?{urllib.parse.urlencode(params)}"
         with self.answers.question(f"GET {path}"), self._in_use:
             for again in (True, False):
-                if self._abandoned.is_set():
-                    raise self._away("it is not asked any more")
-                self.request_count += 1
-                connection = self._connect()
+                sock = self._ask_upgrade(path, params, headers)
                 try:
-                    connection.connect()
-                    self._begin(connection.sock, target, {**self.access.headers(), **headers})
-                    status, fields, rest = _read_head(connection.sock)
+                    status, fields, rest = _read_head(sock)
                     if status == 101:
-                        return connection.sock, fields, rest
-                    text = _read_rest(connection.sock, fields, rest).decode("utf-8", "replace")
+                        return sock, fields, rest
+                    text = _read_rest(sock, fields, rest)
                 except OSError as error:
-                    connection.close()
+                    sock.close()
                     raise self._away(str(error) or type(error).__name__) from error
-                connection.close()
+                sock.close()
                 if status == 401 and again and self.access.renewable:
                     self.access.renew()
                     continue
-                if status in _LAME or status == 429:
-                    raise self._away(f"status {status}: {_words(text)[:200]}")
-                raise _refusal(status, text, f"GET {path}")
+                raise self.upgrade_refusal(path, status, text)
         raise AssertionError("a second answer is returned or raised")
+
+    def ask_upgrade(self, path: str, params: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> socket.socket:
+        """A connection on which the server was asked for another protocol, and has not answered yet; `Away` where none
+        can be made."""
+        with self.answers.question(f"GET {path}"), self._in_use:
+            return self._ask_upgrade(path, params, headers)
+
+    def _ask_upgrade(self, path: str, params: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> socket.socket:
+        if self._abandoned.is_set():
+            raise self._away("it is not asked any more")
+        self.request_count += 1
+        target = f"{self._server.path}{path}?{urllib.parse.urlencode(params)}"
+        connection = self._connect()
+        try:
+            connection.connect()
+            self._begin(connection.sock, target, {**self.access.headers(), **headers})
+        except OSError as error:
+            connection.close()
+            raise self._away(str(error) or type(error).__name__) from error
+        sock: socket.socket = connection.sock
+        return sock
+
+    def upgrade_refusal(self, path: str, status: int, body: bytes) -> BackendError:
+        """The error of an answer to an upgrade that is none."""
+        text = body.decode("utf-8", "replace")
+        if status in _LAME or status == 429:
+            return self._away(f"status {status}: {_words(text)[:200]}")
+        return _refusal(status, text, f"GET {path}")
 
     def _begin(self, sock: socket.socket, target: str, headers: Mapping[str, str]) -> None:
         """Send the head of a request without a body."""
@@ -489,17 +517,71 @@ class Stream:
         return b"".join(pieces)
 
 
+class Inquiry:
+    """A request whose answer is taken once it has come: whoever asks does not wait."""
+
+    def __init__(self, stream: Stream, away: Callable[[str], Away], patience: float) -> None:
+        self._stream = stream
+        self._away = away
+        self._patience = patience
+        self._pieces: list[bytes] = []
+
+    def fileno(self) -> int:
+        """The descriptor to wait for; -1 once the answer was taken."""
+        return self._stream.fileno()
+
+    def take(self) -> bytes | None:
+        """The answer; None while it is not there. `ApiError` for a refusal, `Away` where it breaks off, or nothing
+        comes for as long as an answer may take."""
+        data = self._stream.read()
+        if data:
+            self._pieces.append(data)
+        if data is not None and time.monotonic() < self._stream.last_heard + self._patience:
+            return None
+        self.close()
+        if data is not None:
+            raise self._away(f"nothing came for {self._patience:g} s")
+        if self._stream.status not in (None, 200, 204):
+            error = self._stream.error()
+            if error.status in _LAME or error.status == 429:
+                raise self._away(f"status {error.status}: {error.words[:200]}")
+            raise error
+        if self._stream.broken:
+            raise self._away("the connection ended before an answer came")
+        return b"".join(self._pieces)
+
+    def close(self) -> None:
+        """Give it up."""
+        self._stream.close()
+
+
 def _read_head(sock: socket.socket) -> tuple[int, Mapping[str, str], bytes]:
     """Status and headers of an answer, and what came behind them."""
     data = b""
-    while b"\r\n\r\n" not in data:
+    while (head := head_of(data)) is None:
         piece = sock.recv(_PIECE)
-        if not piece or len(data) > _PIECE:
+        if not piece:
             raise OSError("the connection ended before an answer came")
         data += piece
-    head, _, rest = data.partition(b"\r\n\r\n")
+    return head
+
+
+def head_of(data: bytes) -> tuple[int, Mapping[str, str], bytes] | None:
+    """Status and headers of an answer, and what came behind them; None while they are not whole, and `OSError` for what
+    is no answer."""
+    head, empty_line, rest = data.partition(b"\r\n\r\n")
+    if not empty_line:
+        if len(data) > _PIECE:
+            raise OSError("what came is no answer of an API server")
+        return None
     status, fields = _parse_head(head)
     return status, fields, rest
+
+
+def is_whole(fields: Mapping[str, str], body: bytes) -> bool:
+    """Whether all of a refusal's body is there; one of unknown length is whole once the server closes."""
+    length = fields.get("content-length", "")
+    return len(body) >= (int(length) if length.isdecimal() else _PIECE)
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
@@ -512,9 +594,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 def _read_rest(sock: socket.socket, fields: Mapping[str, str], data: bytes) -> bytes:
     """The body of a refusal: of a known length, or what comes until the server closes."""
-    length = fields.get("content-length", "")
-    most = int(length) if length.isdecimal() else _PIECE
-    while len(data) < most:
+    while not is_whole(fields, data):
         piece = sock.recv(_PIECE)
         if not piece:
             break

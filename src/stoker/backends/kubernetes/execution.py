@@ -16,9 +16,9 @@ import socket
 import ssl
 import struct
 from collections import deque
-from typing import Final, Iterator, Sequence
+from typing import Final, Iterator, Mapping, Sequence
 
-from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.client import Cluster, head_of, is_whole
 from stoker.core.codec import parse_json
 from stoker.core.errors import Away, BackendError, SettingsError
 
@@ -51,29 +51,44 @@ def opened(
 
     `ApiError` where the API server refuses the command, `Away` where no answer comes.
     """
-    key = base64.b64encode(os.urandom(16))
-    streams = [("stdin", "true"), ("stdout", "true"), ("container", container)]
-    streams += [("tty", "true")] if terminal else [("stderr", "true")]  # a terminal has one output
-    sock, answer, rest = cluster.upgrade(
-        f"/api/v1/namespaces/{namespace}/pods/{pod}/exec",
-        [*(("command", word) for word in command), *streams],
-        {
+    request = _ExecRequest(namespace, pod, command, container=container, terminal=terminal)
+    sock, fields, rest = cluster.upgrade(request.path, request.params, request.headers)
+    try:
+        return sock, request.protocol(fields), rest
+    except BackendError:
+        sock.close()
+        raise
+
+
+class _ExecRequest:
+    """The request that starts a command, and what its answer must say."""
+
+    def __init__(
+        self, namespace: str, pod: str, command: Sequence[str], *, container: str, terminal: bool = False
+    ) -> None:
+        streams = [("stdin", "true"), ("stdout", "true"), ("container", container)]
+        streams += [("tty", "true")] if terminal else [("stderr", "true")]  # a terminal has one output
+        self._key = base64.b64encode(os.urandom(16))
+        self.path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+        self.params = [*(("command", word) for word in command), *streams]
+        self.headers = {
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Version": "13",
-            "Sec-WebSocket-Key": key.decode(),
+            "Sec-WebSocket-Key": self._key.decode(),
             "Sec-WebSocket-Protocol": ", ".join(PROTOCOLS),
-        },
-    )
-    accepted = base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode()
-    protocol = answer.get("sec-websocket-protocol", "")
-    if answer.get("sec-websocket-accept") != accepted or protocol not in PROTOCOLS:
-        sock.close()
-        raise BackendError(
-            f"the Kubernetes API server offers no exec by websocket (it answers with {protocol or 'no protocol'})",
-            fix="use Kubernetes 1.29 or later, or an object store: artifact_store = 's3://…'",
-        )
-    return sock, protocol, rest
+        }
+
+    def protocol(self, fields: Mapping[str, str]) -> str:
+        """The protocol of an answer with these headers; `BackendError` where it is none of ours."""
+        accepted = base64.b64encode(hashlib.sha1(self._key + _GUID).digest()).decode()
+        protocol = fields.get("sec-websocket-protocol", "")
+        if fields.get("sec-websocket-accept") != accepted or protocol not in PROTOCOLS:
+            raise BackendError(
+                f"the Kubernetes API server offers no exec by websocket (it answers with {protocol or 'no protocol'})",
+                fix="use Kubernetes 1.29 or later, or an object store: artifact_store = 's3://…'",
+            )
+        return protocol
 
 
 def frame(kind: int, payload: bytes) -> bytes:
@@ -145,10 +160,23 @@ class Messages:
 class Execution:
     """A running command. What it writes is read as one stream of bytes; `Away` where the connection breaks.
 
-    Used by one thread at a time. `ApiError` from the constructor where the API server refuses the command.
+    Used by one thread at a time. `ApiError` from the constructor where the API server refuses the command; with
+    `wait=False` from `take`, and nothing may be written before `is_open`.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, pod: str, command: Sequence[str], *, container: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        pod: str,
+        command: Sequence[str],
+        *,
+        container: str,
+        wait: bool = True,
+    ) -> None:
+        self._cluster = cluster
+        self._head: bytes | None = None
+        """What came of the answer to `_request`; None once the command runs."""
         self._pod = f"{namespace}/{pod}"
         self._bytes = bytearray()
         self._at = 0
@@ -157,10 +185,20 @@ class Execution:
         """How the command ended, in words; None while it runs."""
         self._error: Away | None = None
         """Why `take` gets nothing more."""
-        self._sock, _, rest = opened(cluster, namespace, pod, command, container=container)
         self._parser = Messages()
         self._messages: deque[tuple[int, bytes]] = deque()
-        self._feed(rest)
+        if wait:
+            self._sock, _, rest = opened(cluster, namespace, pod, command, container=container)
+            self._feed(rest)
+        else:
+            self._request = _ExecRequest(namespace, pod, command, container=container)
+            self._sock = cluster.ask_upgrade(self._request.path, self._request.params, self._request.headers)
+            self._head = b""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the API server has accepted the command."""
+        return self._head is None
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes to the command's standard input."""
@@ -189,7 +227,8 @@ class Execution:
         return self._sock.fileno()
 
     def take(self) -> bytes:
-        """What the command has written since the last call, without waiting; `Away` once no more comes."""
+        """What the command has written since the last call, without waiting; `Away` once no more comes, and `ApiError`
+        where the API server refuses the command."""
         if self._error is None:
             try:
                 more = self._take_raw()
@@ -211,7 +250,8 @@ class Execution:
         self._sock.setblocking(False)
         try:
             while data := self._sock.recv(1 << 18):
-                self._feed(data)
+                self._feed(data if self._head is None else self._behind_head(data))
+            self._check_refusal(ended=True)
             return False
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return True
@@ -220,6 +260,23 @@ class Execution:
         finally:
             with contextlib.suppress(OSError):
                 self._sock.settimeout(patience)
+
+    def _behind_head(self, data: bytes) -> bytes:
+        """What comes behind the answer that accepts the command; nothing while that is not there."""
+        self._head = (self._head or b"") + data
+        head = head_of(self._head)
+        if head is None or head[0] != 101:
+            self._check_refusal(ended=False)
+            return b""
+        self._request.protocol(head[1])
+        self._head = None
+        return head[2]
+
+    def _check_refusal(self, *, ended: bool) -> None:
+        """Raise the error of an answer that does not accept the command, once it is whole."""
+        head = head_of(self._head) if self._head else None
+        if head is not None and (ended or is_whole(head[1], head[2])):
+            raise self._cluster.upgrade_refusal(self._request.path, head[0], head[2])
 
     def close(self) -> None:
         """End the connection; the command's standard input ends with it."""

@@ -11,13 +11,14 @@ import contextlib
 import functools
 import time
 from datetime import datetime
-from typing import Any, Collection, Final, Iterable, Mapping
+from typing import Any, Collection, Final, Iterator, Mapping
 
 import attrs
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes.client import WATCH, Cluster, Stream
-from stoker.backends.kubernetes.objects import index_of
+from stoker.backends.kubernetes.kept import Keep, Specs, kept_job
+from stoker.backends.kubernetes.objects import INDEX, index_of
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
 from stoker.core.protocol import MARK
@@ -63,11 +64,12 @@ def main_state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 class Watch:
     """The objects of one kind with one label, kept up to date."""
 
-    def __init__(self, cluster: Cluster, path: str, selector: str) -> None:
+    def __init__(self, cluster: Cluster, path: str, selector: str, keep: Keep) -> None:
         self.things: dict[str, dict[str, Any]] = {}
         """By name, as they were last seen."""
         self._cluster = cluster
         self._path = path
+        self._keep = keep
         self._selector = selector
         self._version = ""
         self._stream: Stream | None = None
@@ -93,7 +95,10 @@ class Watch:
     def _list(self) -> list[tuple[str, dict[str, Any]]]:
         answer = self._cluster.get(self._path, labelSelector=self._selector)
         self._version = answer["metadata"]["resourceVersion"]
-        listed = {one["metadata"]["name"]: one for one in answer.get("items") or ()}
+        listed = {}
+        for one in answer.get("items") or ():
+            name = one["metadata"]["name"]
+            listed[name] = self._keep(one, self.things.get(name))
         changes = [("DELETED", thing) for name, thing in self.things.items() if not _is_same(thing, listed.get(name))]
         changes += [
             ("MODIFIED" if name in self.things else "ADDED", one)
@@ -103,6 +108,17 @@ class Watch:
         self.things = listed
         with contextlib.suppress(Away):  # the next look opens it; what was listed is told once
             self._open()
+        return changes
+
+    def ask(self, selector: str) -> list[tuple[str, dict[str, Any]]]:
+        """What has changed of the objects that have these labels too, asked for by themselves and told as by `read`."""
+        answer = self._cluster.get(self._path, labelSelector=f"{self._selector},{selector}")
+        changes = []
+        for one in answer.get("items") or ():
+            known = self.things.get(one["metadata"]["name"])
+            if known is None or version_of(one) > version_of(known):
+                thing = self.things[one["metadata"]["name"]] = self._keep(one, known)
+                changes.append(("ADDED" if known is None else "MODIFIED", thing))
         return changes
 
     def _open(self) -> None:
@@ -155,6 +171,10 @@ class Watch:
             if kind == "BOOKMARK":
                 continue
             name = thing["metadata"]["name"]
+            known = self.things.get(name)
+            if known is not None and version_of(known) > version_of(thing):
+                continue  # it was asked for meanwhile
+            thing = self._keep(thing, known)
             if kind == "DELETED":
                 self.things.pop(name, None)
             else:
@@ -205,11 +225,12 @@ class Log:
     """Whether the stream was opened after the container's end."""
     next_try: float = 0.0
 
-    def open(self, cluster: Cluster, namespace: str) -> None:
+    def open(self, cluster: Cluster, namespace: str) -> Stream:
         """Read on from the last line; to the log's end while the container runs."""
         self._rest, self._skip, self._after_end = b"", self._number, self.ended
         since = _whole_second(self._since) if self._since else ""
         self.stream = cluster.open_log(namespace, self.pod, container=self.container, since=since)
+        return self.stream
 
     def read(self) -> bool:
         """Take what has come; whether anything has."""
@@ -301,8 +322,8 @@ class Follower:
     def __init__(self, cluster: Cluster, namespace: str, run_label: str) -> None:
         self._cluster = cluster
         self.namespace = namespace
-        self.jobs = Watch(cluster, f"/apis/batch/v1/namespaces/{namespace}/jobs", run_label)
-        self.watched_pods = Watch(cluster, f"/api/v1/namespaces/{namespace}/pods", run_label)
+        self.jobs = Watch(cluster, f"/apis/batch/v1/namespaces/{namespace}/jobs", run_label, kept_job)
+        self.watched_pods = Watch(cluster, f"/api/v1/namespaces/{namespace}/pods", run_label, Specs().pod)
         self.pods: dict[str, dict[str, dict[str, Any]]] = {}
         """By Job and name, also those that are gone, as they were last seen."""
         self.gone: set[str] = set()
@@ -313,6 +334,10 @@ class Follower:
         """Jobs of which something is new, with the index of the pod, or None for all of a Job; its reader clears it."""
         self._logs: dict[str, Log] = {}
         """Those that are wanted and not complete, by pod."""
+        self._open: dict[int, Log] = {}
+        """Those that are followed, by the descriptor of their stream."""
+        self._waiting: dict[str, Log] = {}
+        """Those that are to be followed, by pod."""
         self._by_index: dict[tuple[str, int | None], dict[str, dict[str, Any]]] = {}
         """The pods of each index of a Job, by name."""
         self._forgotten: set[str] = set()
@@ -332,16 +357,25 @@ class Follower:
             if before is None or kind == "DELETED" or _says_more(before, job):
                 self.news.add((name, None))
         for kind, pod in self.watched_pods.read() if _is_ready(self.watched_pods.stream, ready) else ():
-            owner, index, name = owner_of(pod), index_of(pod), pod["metadata"]["name"]
-            if owner in self._forgotten:
-                continue
-            self.pods.setdefault(owner, {})[name] = pod
-            self._by_index.setdefault((owner, index), {})[name] = pod
-            self.news.add((owner, index))
-            self._note_gone(kind, pod)
-            log = self._logs.get(name)
-            if log is not None and (kind == "DELETED" or is_complete(pod)):
-                log.ended = True
+            self._take_pod(kind, pod)
+
+    def ask_pods(self, job: str, index: int | None) -> None:
+        """Ask for the pods of a Job, or of one of its indexes, of which the watch is late."""
+        selector = f"{OWNER}={job}" + ("" if index is None else f",{INDEX}={index}")
+        for kind, pod in self.watched_pods.ask(selector):
+            self._take_pod(kind, pod)
+
+    def _take_pod(self, kind: str, pod: dict[str, Any]) -> None:
+        owner, index, name = owner_of(pod), index_of(pod), pod["metadata"]["name"]
+        if owner in self._forgotten:
+            return
+        self.pods.setdefault(owner, {})[name] = pod
+        self._by_index.setdefault((owner, index), {})[name] = pod
+        self.news.add((owner, index))
+        self._note_gone(kind, pod)
+        log = self._logs.get(name)
+        if log is not None and (kind == "DELETED" or is_complete(pod)):
+            log.ended = True
 
     def pods_of(self, job: str, index: int, count: int) -> Collection[dict[str, Any]]:
         """The pods of one index of a Job with so many; all of them where it has one."""
@@ -353,35 +387,52 @@ class Follower:
 
     def want_log(self, log: Log) -> None:
         """Follow a log until it is complete."""
-        self._logs[log.pod] = log
+        self._logs[log.pod] = self._waiting[log.pod] = log
+
+    def give_up_log(self, log: Log) -> None:
+        """Follow a log no more, of which nothing more is wanted."""
+        self._logs.pop(log.pod, None)
+        self._waiting.pop(log.pod, None)
+        if log.stream is not None:
+            self._open.pop(log.stream.fileno(), None)
+        log.finish()
 
     def read_logs(self, ready: Collection[int] | None = None) -> None:
         """Take what has come of logs: of all that are open, or of those with these descriptors; open further ones."""
         now = time.monotonic()
-        for name, log in list(self._logs.items()):
-            if log.stream is not None and (ready is None or log.stream.fileno() in ready) and log.read():
+        for descriptor in list(self._open) if ready is None else self._open.keys() & ready:
+            log = self._open[descriptor]
+            if log.read():
                 self.news.add((log.job, log.index))
-            if log.complete:
-                del self._logs[name]
-                self.news.add((log.job, log.index))
-        waiting = [log for log in self._logs.values() if log.stream is None and now >= log.next_try]
-        room = LOGS - sum(log.stream is not None for log in self._logs.values())
-        # Those of pods that have ended come first: somebody waits for their end.
-        for log in sorted(waiting, key=lambda log: not log.ended)[: max(0, room)]:
-            log.open(self._cluster, self.namespace)
+            if log.stream is None:
+                del self._open[descriptor]
+                if log.complete:
+                    del self._logs[log.pod]
+                    self.news.add((log.job, log.index))
+                else:
+                    self._waiting[log.pod] = log
+        room = LOGS - len(self._open)
+        if self._waiting and room > 0:
+            waiting = [log for log in self._waiting.values() if now >= log.next_try]
+            # Those of pods that have ended come first: somebody waits for their end.
+            for log in sorted(waiting, key=lambda log: not log.ended)[:room]:
+                stream = log.open(self._cluster, self.namespace)
+                del self._waiting[log.pod]
+                self._open[stream.fileno()] = log
 
-    def streams(self) -> Iterable[Stream]:
-        """The streams to wait for."""
-        for stream in (self.jobs.stream, self.watched_pods.stream, *(log.stream for log in self._logs.values())):
+    def descriptors(self) -> Iterator[int]:
+        """The descriptors of the streams to wait for."""
+        for stream in (self.jobs.stream, self.watched_pods.stream):
             if stream is not None and stream.fileno() >= 0:
-                yield stream
+                yield stream.fileno()
+        yield from self._open
 
     def forget(self, job: str) -> None:
         """Let go of what is known of a Job."""
         for name, pod in self.pods.pop(job, {}).items():
-            log = self._logs.pop(name, None)
+            log = self._logs.get(name)
             if log is not None:
-                log.close()
+                self.give_up_log(log)
             self.gone.discard(pod["metadata"]["uid"])
             self._by_index.pop((job, index_of(pod)), None)
         thing = self.seen.pop(job, None)

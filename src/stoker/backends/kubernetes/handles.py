@@ -112,9 +112,13 @@ class KubernetesHandle:
     """When its end was first seen, on the monotonic clock; 0: not yet."""
     job_over_since: float = 0.0
     """When its Job was first seen as failed or gone, on the monotonic clock; 0: not yet."""
+    asked_at: float = 0.0
+    """When its pods were last asked for by themselves, on the monotonic clock; 0: never."""
     next_look: float = 0.0
     """When it is looked at even if nothing is new, on the monotonic clock."""
     facts: dict[str, str] = attrs.field(factory=dict)
+    reported: tuple[str, str, Mapping[str, str]] | None = None
+    """Why it waits, and the facts, as last reported."""
     silence: str = ""
     """That its node does not answer, as last reported."""
     order: PodOrder | None = None

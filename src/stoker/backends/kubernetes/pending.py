@@ -239,7 +239,7 @@ def _of_pods(
     groups: dict[str, list[tuple[Object, Pending]]] = {}
     by_words: dict[tuple[str, ...], Pending] = {}
     for pod in waits:
-        words = (*_words_of(pod), "" if not gang and len(waits) > _FEW else uid(pod))
+        words = (*words_of(pod), "" if not gang and len(waits) > _FEW else uid(pod))
         if words not in by_words:
             by_words[words] = _of_pod(pod, events, nodes, patience)
         groups.setdefault(by_words[words].key, []).append((pod, by_words[words]))
@@ -292,7 +292,7 @@ def _waits(pod: Object) -> bool:
     return phase(pod) == "Running" and state is not None and state.get("reason") == "CrashLoopBackOff"
 
 
-def _words_of(pod: Object) -> tuple[str, ...]:
+def words_of(pod: Object) -> tuple[str, ...]:
     """What a pod says of its wait: the same for pods that wait for the same."""
     unscheduled = denied_condition(pod, "PodScheduled") or {}
     state = waiting(pod) or {}

@@ -64,6 +64,8 @@ LAST_WORDS: Final = 30.0
 """Seconds after a pod's end in which the rest of its log may still come."""
 GANG_GRACE: Final = 15.0
 """Seconds for the other pods of a gang after its head's end: the head has told them to end."""
+LATE: Final = 2.0
+"""Seconds for which the watch of the pods may be behind that of the Jobs before a pod is asked for by itself."""
 UNSEEN: Final = 5.0
 """Seconds after a Job's failure in which its pod, which says why, may still be seen."""
 CERTAIN: Final = 60.0
@@ -72,7 +74,7 @@ SETTLED: Final = 10.0
 """Seconds after a Job's end, or its deletion, in which the last word of its pods may still come."""
 EXPLAIN: Final = 1.0
 """Seconds between two looks at why a job waits."""
-EXPLAINED: Final = 100
+EXPLAINED: Final = 50
 """Elements of one Job up to which each is looked at as often; of more, each is looked at less often."""
 AGAIN: Final = 16
 """How often a job is sent again whose pod the cluster took away, before it counts as failed."""
@@ -490,7 +492,7 @@ class KubernetesPlatform:
 
     def _wait_and_read(self, count: int) -> Away | None:
         """Wait until something comes of so many jobs, and take it; the error of a server that is silent."""
-        descriptors = [stream.fileno() for follower in self._followers.values() for stream in follower.streams()]
+        descriptors = [one for follower in self._followers.values() for one in follower.descriptors()]
         descriptors += [self._wakeup.descriptor, *self._pools.streams()]
         if descriptors != self._polled[0]:
             self._polled = descriptors, select.poll()
@@ -529,11 +531,7 @@ class KubernetesPlatform:
                 self._pools.note()
                 self._dirty.update(self._pools.handles_in(self._path_of(follower.namespace, job)))
             by_index = self._handles.get(self._path_of(follower.namespace, job), {})
-            if index in by_index:
-                concerned = [by_index[index or 0]]
-            else:  # something of the whole Job, a pod without an index, or a gang, whose only job is the first
-                concerned = list(by_index.values())
-            for handle in concerned:
+            for handle in _concerned(by_index, index):
                 self._dirty.add(handle)
                 self._want_logs(handle, follower)
 
@@ -586,6 +584,10 @@ class KubernetesPlatform:
             remarks = self._remarks(handle, pods, status)
             return JobReport(running=handle.running, output=output, facts=handle.facts, status=status, events=remarks)
         message, reason, status = self._explain(handle, pods, now)
+        wait = message, reason, dict(handle.facts)
+        if status is None and not output and handle.reported == wait:
+            return None
+        handle.reported = wait
         return JobReport(message=message, reason=reason, output=output, facts=handle.facts, status=status)
 
     def _report_order(self, handle: KubernetesHandle, order: PodOrder, now: float) -> JobReport | None:
@@ -667,7 +669,7 @@ class KubernetesPlatform:
         self._leave(handle)
         self._handles.setdefault(place.path, {})[0] = handle
         handle.place, handle.index, handle.running = place, 0, False
-        handle.over_since = handle.job_over_since = 0.0
+        handle.over_since = handle.job_over_since = handle.asked_at = 0.0
         handle.logs.clear()
         self._drop_if_empty(old, handle)
         what = end.message.partition(";")[0]
@@ -746,6 +748,9 @@ class KubernetesPlatform:
             return None
         if not head_over and not handle.ending and waited < (CERTAIN if end and end.state == "succeeded" else UNSEEN):
             handle.next_look = now + 0.2  # the watch of the pods is behind that of the Jobs
+            if waited > LATE and now > handle.asked_at + LATE:
+                handle.asked_at = now
+                follower.ask_pods(place.name, handle.index if place.count > 1 else None)
             return None
         result = self._result(handle, head)
         taken = any(condition(pod, "DisruptionTarget") for pod in pods.values())
@@ -843,7 +848,7 @@ class KubernetesPlatform:
         followed.pop(handle.index, None)
         for pod_log in handle.logs.values():
             if not pod_log.log.complete:
-                pod_log.log.finish()
+                self._follower(place.namespace, place.run).give_up_log(pod_log.log)
 
     def _drop_if_empty(self, place: JobObject, handle: KubernetesHandle) -> None:
         """Delete a Job of which nothing is followed and nothing may be adopted; `handle` was its last one."""
@@ -1004,6 +1009,15 @@ class KubernetesPlatform:
         with contextlib.suppress(BackendError):  # what stays is found by `stoker gc`
             for namespace, run in self._workers:
                 leave_worker(self._cluster, namespace, run, self._site.bundle)
+
+
+def _concerned(by_index: Mapping[int, KubernetesHandle], index: int | None) -> list[KubernetesHandle]:
+    """The jobs of a Job of which a pod with an index tells something; None stands for the whole Job, or a pod without
+    one. The last words of a pod whose job is over concern nobody."""
+    place = next((handle.place for handle in by_index.values()), None)
+    if place is None or index is None or place.count == 1:  # also a gang, whose only job is the first
+        return list(by_index.values())
+    return [by_index[index]] if index in by_index else []
 
 
 def _may_end(thing: Mapping[str, Any] | None, gone: Collection[str]) -> bool:

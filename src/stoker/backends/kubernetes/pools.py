@@ -24,7 +24,7 @@ from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, re
 from stoker.backends.kubernetes import jobs as k8sjobs
 from stoker.backends.kubernetes import pooljobs
 from stoker.backends.kubernetes.claims import MOUNT, claim_store
-from stoker.backends.kubernetes.client import ApiError, Cluster
+from stoker.backends.kubernetes.client import ApiError, Cluster, Inquiry
 from stoker.backends.kubernetes.execution import Execution
 from stoker.backends.kubernetes.follow import Follower, is_complete, main_state
 from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodOrder
@@ -69,6 +69,8 @@ LAST_WORDS: Final = 2.0
 """Seconds after a pod's end in which its connection may still bring something."""
 LOG_PATIENCE: Final = 10.0
 """Seconds after a pod's orderly end in which its log must be complete."""
+LOG_SILENCE: Final = 120.0
+"""Seconds after a pod's end in which its log must be answered: its node may be busy, or be back soon."""
 LOAD: Final = 60.0
 """Seconds in which the pods of an earlier driver must say what they have; one that does not is ended."""
 DOUBT: Final = 0.3
@@ -91,6 +93,8 @@ class PoolPod:
     name: str = ""
     """The pod's; empty until it is seen."""
     session: Execution | None = None
+    session_asked_at: float = 0.0
+    """When the session was asked for, on the monotonic clock."""
     ready: bool = False
     """Whether the session has said what the pod has."""
     served: bool = False
@@ -117,8 +121,8 @@ class PoolPod:
     closed: str = ""
     """Why its worker has left, by `core.pool`; empty where that is not known."""
     over: bool = False
-    logged: Mapping[int, LoggedOrder] | None = None
-    """What its log says of orders, once it has ended and was read."""
+    log: Inquiry | None = None
+    """The question for its log, once it has ended."""
     reason: str = ""
     """Why its container ended, as its node says."""
     is_earlier: bool = False
@@ -230,6 +234,8 @@ class WarmPods:
         """Pods of earlier drivers that are being asked what they have, by namespace and run."""
         self._places: dict[str, JobObject] = {}
         """Jobs of pools, by their place in the API."""
+        self._unreached: list[tuple[PoolPod, BackendError]] = []
+        """Pods that are reached by no session, and why."""
         self._lost: dict[KubernetesHandle, JobObject] = {}
         self._doubted: dict[KubernetesHandle, tuple[PoolPod, float]] = {}
         """Jobs that failed, with their pods, and until when the cluster may be the reason, on the monotonic clock."""
@@ -330,14 +336,17 @@ class WarmPods:
     def streams(self) -> Iterator[int]:
         """The descriptors to wait for."""
         for pod in self._pods():
-            if pod.session is not None and pod.session.fileno() >= 0:
-                yield pod.session.fileno()
+            for one in (pod.session, pod.log):
+                if one is not None and one.fileno() >= 0:
+                    yield one.fileno()
 
     def read(self, ready: set[int] | None = None) -> None:
         """Take what has come over sessions: of all, or of those with these descriptors."""
         for pod in list(self._pods()):
             if pod.session is not None and (ready is None or pod.session.fileno() in ready):
                 self._read(pod)
+            if pod.log is not None and (ready is None or pod.log.fileno() in ready):
+                self._stirred = True  # its pod is buried with it
 
     def _read(self, pod: PoolPod) -> None:
         assert pod.session is not None
@@ -351,8 +360,14 @@ class WarmPods:
                 content = bytes(pod.data[end + 1 : end + 1 + size])
                 del pod.data[: end + 1 + size]
                 self._take(pod, message, content)
-        except (Away, SettingsError) as error:
+        except BackendError as error:  # `Away` too
+            opened = pod.session.is_open
             log.debug("the session with the pod %s ended: %s", pod.name, error)
+            self._hang_up(pod)
+            if not opened:
+                self._note_unreached(pod, error)
+        except SettingsError as error:
+            log.debug("the session with the pod %s says what nobody understands: %s", pod.name, error)
             self._hang_up(pod)
 
     def _hang_up(self, pod: PoolPod) -> None:
@@ -483,6 +498,11 @@ class WarmPods:
         if not self._pools or (not self._stirred and not at_once and now < self._tend_at):
             return
         self._stirred, self._tend_at = False, now + TEND
+        while self._unreached:
+            pod, error = self._unreached[0]
+            self._cluster.get("/version")  # where the API server is away, the pod is not to blame
+            self._unreached.pop(0)
+            self._forbid(pod.place.namespace, error)
         for pool in list(self._pools.values()):
             for pod in list(pool.pods):
                 self._see_to(pool, pod, now)
@@ -515,6 +535,9 @@ class WarmPods:
         if pod.session is None and "running" in main_state(thing):
             pod.running_since = pod.running_since or now
             self._open(pod, now)
+        elif pod.session is not None and not pod.session.is_open and now - pod.session_asked_at > ASKED:
+            self._hang_up(pod)
+            self._note_unreached(pod, Away(f"the node of the pod {pod.name} has not answered for {ASKED:g} s"))
         elif pod.session is not None and not pod.served and now - pod.running_since > GREETING:
             self._hang_up(pod)
             self._forbid(pod.place.namespace, BackendError(f"the program in the pod {pod.name} says nothing"))
@@ -534,24 +557,32 @@ class WarmPods:
         return min(mine, key=lambda thing: str(thing["metadata"].get("creationTimestamp", "")), default=None)
 
     def _open(self, pod: PoolPod, now: float) -> None:
-        """Begin a session with a pod that runs."""
+        """Ask for a session with a pod that runs."""
         if now < pod.next_try or pod.over:
             return
         command = pooljobs.session_command(self._settings(pod), claim=self._claim)
+        pod.next_try = now + AGAIN[min(pod.tries, len(AGAIN) - 1)]
+        pod.tries += 1
+        pod.session_asked_at = now
         try:
-            pod.session = Execution(self._reach, pod.place.namespace, pod.name, command, container=CONTAINER)
+            pod.session = Execution(
+                self._reach, pod.place.namespace, pod.name, command, container=CONTAINER, wait=False
+            )
             pod.ready = False
-        except BackendError as error:  # `Away` too: the node does not answer, or not yet
-            lasting = not isinstance(error, Away) and (not isinstance(error, ApiError) or error.status == 403)
-            log.debug("the pod %s is not reached: %s", pod.name, error)
-            if lasting or (not pod.served and now - pod.running_since > UNREACHED):
-                self._cluster.get("/version")  # where the API server is away, the pod is not to blame
-                self._forbid(pod.place.namespace, error)
-                return
-        finally:
-            pod.next_try = time.monotonic() + AGAIN[min(pod.tries, len(AGAIN) - 1)]
-            pod.tries += 1
-            self._stirred = True
+        except Away as error:
+            self._note_unreached(pod, error)
+
+    def _note_unreached(self, pod: PoolPod, error: BackendError) -> None:
+        """A session was not begun: `Away` where the node does not answer, or not yet."""
+        now = time.monotonic()
+        pod.next_try = max(pod.next_try, now + AGAIN[min(pod.tries, len(AGAIN)) - 1])
+        self._stirred = True
+        if isinstance(error, ApiError) and error.status == 401 and self._reach.access.renewable:
+            self._reach.access.renew()
+        lasting = not isinstance(error, Away) and (not isinstance(error, ApiError) or error.status == 403)
+        log.debug("the pod %s is not reached: %s", pod.name, error)
+        if lasting or (not pod.served and now - pod.running_since > UNREACHED):
+            self._unreached.append((pod, error))
 
     def _settings(self, pod: PoolPod) -> KubernetesSettings:
         for pool in self._pools.values():
@@ -593,10 +624,13 @@ class WarmPods:
         ended = main_state(thing).get("terminated") or {} if thing else {}
         pod.reason = str(ended.get("reason") or "")
         if pod.orders or pod.is_earlier:
-            logged, complete = self._logged(pod) if thing else ({}, False)
-            if not complete and ended.get("exitCode") == 0 and now - pod.ended_at < LOG_PATIENCE:
+            answer = self._logged(pod, now) if thing else ({}, False)
+            if answer is None:
                 return
-            pod.logged = logged
+            logged, complete = answer
+            if not complete and ended.get("exitCode") == 0 and now - pod.ended_at < LOG_PATIENCE:
+                pod.next_try = now + TEND
+                return
             for number, handle in pod.orders.items():
                 self._settle(pod, handle, logged.get(number), complete=complete)
             pod.orders.clear()
@@ -631,15 +665,23 @@ class WarmPods:
         self._lost[handle] = pod.place
         self._host.change(handle)
 
-    def _logged(self, pod: PoolPod) -> tuple[Mapping[int, LoggedOrder], bool]:
-        """What a pod that has ended wrote of its orders, and whether that is all."""
+    def _logged(self, pod: PoolPod, now: float) -> tuple[Mapping[int, LoggedOrder], bool] | None:
+        """What a pod that has ended wrote of its orders, and whether that is all; None while its log has not come."""
+        if pod.log is None:
+            if now < pod.next_try:
+                return None
+            pod.log = self._cluster.inquire_log(pod.place.namespace, pod.name, container=CONTAINER)
         try:
-            pieces = self._cluster.log(pod.place.namespace, pod.name, container=CONTAINER)
-            return logged_orders(b"".join(pieces))
-        except ApiError as error:
-            if error.status not in (400, 403, 404):
-                raise
-            return {}, False
+            text = pod.log.take()
+        except BackendError as error:  # `Away` too
+            log.debug("the log of the pod %s is not answered: %s", pod.name, error)
+            pod.log, pod.next_try = None, now + AGAIN[-1]
+            refused = isinstance(error, ApiError) and error.status in (400, 403, 404)
+            return ({}, False) if refused or now - pod.ended_at > LOG_SILENCE else None
+        if text is None:
+            return None
+        pod.log = None
+        return logged_orders(text)
 
     # Steps to pods
 
@@ -850,8 +892,9 @@ class WarmPods:
     def close(self) -> None:
         """End all sessions."""
         for pod in self._pods():
-            if pod.session is not None:
-                pod.session.close()
+            for one in (pod.session, pod.log):
+                if one is not None:
+                    one.close()
         self._reach.close()
 
 
