@@ -579,8 +579,11 @@ def test_pods_are_asked_for_whose_watch_is_late(server: Server, tmp_path: Path) 
     cluster = client(kubeconfig(tmp_path / "config", server.url))
     follower = Follower(cluster, "team", "stoker/run=r")
     follower.watched_pods.read()
-    follower.ask_pods("fan", 7)
-    wanted = "batch.kubernetes.io/job-name=fan,batch.kubernetes.io/job-completion-index=7"
+    follower.late["fan"] = {7, 3}
+    follower.ask_late(100.0)
+    follower.late["fan"] = {9}
+    follower.ask_late(101.0)  # too soon
+    wanted = "batch.kubernetes.io/job-name=fan,batch.kubernetes.io/job-completion-index+in+(3,7)"
     assert selectors == ["stoker/run=r", f"stoker/run=r,{wanted}"]
     assert follower.news == {("fan", 7)}
     phases = {name: one["status"]["phase"] for name, one in follower.pods["fan"].items()}

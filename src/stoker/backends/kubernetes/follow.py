@@ -29,6 +29,10 @@ AGAIN: Final = (0.1, 0.3, 1.0, 2.0, 5.0)
 """Seconds before a stream that broke off is opened again, longer each time that nothing came of it."""
 SILENT: Final = WATCH + 30.0
 """Seconds without a word after which a watch counts as lost: the server ends it before."""
+LATE: Final = 2.0
+"""Seconds for which the watch of the pods may be behind that of the Jobs, and between two questions for late pods."""
+LATE_AT_ONCE: Final = 200
+"""Late pods that are asked for at once: their indexes stand in the address."""
 OWNER: Final = "batch.kubernetes.io/job-name"
 """The label that the Job controller gives to pods."""
 
@@ -332,6 +336,10 @@ class Follower:
         """Jobs by name as they were last seen, also those that are gone."""
         self.news: set[tuple[str, int | None]] = set()
         """Jobs of which something is new, with the index of the pod, or None for all of a Job; its reader clears it."""
+        self.late: dict[str, set[int | None]] = {}
+        """Jobs that say more than their pods, and the indexes of those; None for all of a Job."""
+        self._ask_at = 0.0
+        """When late pods may be asked for, on the monotonic clock."""
         self._logs: dict[str, Log] = {}
         """Those that are wanted and not complete, by pod."""
         self._open: dict[int, Log] = {}
@@ -359,9 +367,14 @@ class Follower:
         for kind, pod in self.watched_pods.read() if _is_ready(self.watched_pods.stream, ready) else ():
             self._take_pod(kind, pod)
 
-    def ask_pods(self, job: str, index: int | None) -> None:
-        """Ask for the pods of a Job, or of one of its indexes, of which the watch is late."""
-        selector = f"{OWNER}={job}" + ("" if index is None else f",{INDEX}={index}")
+    def ask_late(self, now: float) -> None:
+        """Ask for pods of which the watch is late (`late`), all of a Job at once and not too often."""
+        if not self.late or now < self._ask_at:
+            return
+        self._ask_at = now + LATE
+        job, indexes = self.late.popitem()
+        wanted = sorted(index for index in indexes if index is not None)[:LATE_AT_ONCE]
+        selector = f"{OWNER}={job}" + ("" if None in indexes else f",{INDEX} in ({','.join(map(str, wanted))})")
         for kind, pod in self.watched_pods.ask(selector):
             self._take_pod(kind, pod)
 
@@ -429,6 +442,7 @@ class Follower:
 
     def forget(self, job: str) -> None:
         """Let go of what is known of a Job."""
+        self.late.pop(job, None)
         for name, pod in self.pods.pop(job, {}).items():
             log = self._logs.get(name)
             if log is not None:

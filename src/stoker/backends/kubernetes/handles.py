@@ -112,8 +112,6 @@ class KubernetesHandle:
     """When its end was first seen, on the monotonic clock; 0: not yet."""
     job_over_since: float = 0.0
     """When its Job was first seen as failed or gone, on the monotonic clock; 0: not yet."""
-    asked_at: float = 0.0
-    """When its pods were last asked for by themselves, on the monotonic clock; 0: never."""
     next_look: float = 0.0
     """When it is looked at even if nothing is new, on the monotonic clock."""
     facts: dict[str, str] = attrs.field(factory=dict)

@@ -31,7 +31,7 @@ from stoker.backends.kubernetes.causes import JobEnd, element_end, end_of
 from stoker.backends.kubernetes.client import ApiError, Cluster
 from stoker.backends.kubernetes.deletions import Deletions
 from stoker.backends.kubernetes.explaining import Explanations
-from stoker.backends.kubernetes.follow import OWNER, Follower, Log, is_complete, main_state
+from stoker.backends.kubernetes.follow import LATE, OWNER, Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodLog, PodOrder
 from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, uid
 from stoker.backends.kubernetes.pending import Pending, no_news
@@ -64,8 +64,6 @@ LAST_WORDS: Final = 30.0
 """Seconds after a pod's end in which the rest of its log may still come."""
 GANG_GRACE: Final = 15.0
 """Seconds for the other pods of a gang after its head's end: the head has told them to end."""
-LATE: Final = 2.0
-"""Seconds for which the watch of the pods may be behind that of the Jobs before a pod is asked for by itself."""
 UNSEEN: Final = 5.0
 """Seconds after a Job's failure in which its pod, which says why, may still be seen."""
 CERTAIN: Final = 60.0
@@ -474,6 +472,11 @@ class KubernetesPlatform:
             self._dirty.discard(handle)
             if report is not None:
                 reports[name] = report
+        for follower in self._followers.values():
+            try:
+                follower.ask_late(now)
+            except Away as error:
+                away = error
         if away is not None and not reports:
             raise away
         return reports
@@ -669,7 +672,7 @@ class KubernetesPlatform:
         self._leave(handle)
         self._handles.setdefault(place.path, {})[0] = handle
         handle.place, handle.index, handle.running = place, 0, False
-        handle.over_since = handle.job_over_since = handle.asked_at = 0.0
+        handle.over_since = handle.job_over_since = 0.0
         handle.logs.clear()
         self._drop_if_empty(old, handle)
         what = end.message.partition(";")[0]
@@ -748,9 +751,8 @@ class KubernetesPlatform:
             return None
         if not head_over and not handle.ending and waited < (CERTAIN if end and end.state == "succeeded" else UNSEEN):
             handle.next_look = now + 0.2  # the watch of the pods is behind that of the Jobs
-            if waited > LATE and now > handle.asked_at + LATE:
-                handle.asked_at = now
-                follower.ask_pods(place.name, handle.index if place.count > 1 else None)
+            if waited > LATE:
+                follower.late.setdefault(place.name, set()).add(handle.index if place.count > 1 else None)
             return None
         result = self._result(handle, head)
         taken = any(condition(pod, "DisruptionTarget") for pod in pods.values())
