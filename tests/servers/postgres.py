@@ -69,12 +69,14 @@ class Server:
     def freeze(self) -> None:
         """Stop every process of it where it stands; its connections stay open."""
         for process in self._family():
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that served a connection, or cleaned up
+                process.suspend()
 
     def thaw(self) -> None:
         """Let it go on."""
         for process in self._family():
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def kill(self) -> None:
         """End every process of it, in whatever state it is, and remove its folder."""
