@@ -84,7 +84,6 @@ def test_rights_that_are_missing_are_told_verb_by_verb(cluster: LocalCluster) ->
         ({"priority_class": "gold"}, "priority classes", 'there is no priority class "gold"'),
         ({"queue": "team-a", "queueing": "kueue"}, "queues", "the stack asks for Kueue"),
         ({"node_selector": {"disk": "ssd"}}, "job", "the labels that the step asks for"),
-        ({"image": "registry.example.com/Team/Step:1"}, "job", "is not valid (capital letters)"),
         ({"executable": "no-such-python"}, "job", "no-such-python"),
         ({"context": "absent"}, "cluster", "absent"),
     ],
