@@ -327,7 +327,8 @@ def test_a_job_is_sent_by_hand(aws: Any, batch_account: BatchAccount, tmp_path: 
         path = f"{command.parent}{os.pathsep}{path}"
     assert "Stoker's worker, which the first run puts there" in paste(load, aws.folder, PATH=path).stderr
     aws.run("train.py", timeout=300.0)
-    done = paste(load, aws.folder, PATH=path)
+    assert "*** stands for each" in paste(load, aws.folder, PATH=path).stderr  # AWS_SECRET_ACCESS_KEY of the stack
+    done = paste(load.replace('"***"', '"tests"'), aws.folder, PATH=path)
     found = re.search(r'"jobId": "([^"]+)"', done.stdout)
     assert found is not None, done.stdout + done.stderr
     client = batch_account.client()
