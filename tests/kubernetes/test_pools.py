@@ -381,6 +381,24 @@ def test_a_node_that_reaches_no_pod_gives_each_step_a_job(kube: Any, cluster: Lo
     cluster.wait(lambda: nothing_left(cluster))
 
 
+def test_a_pod_that_is_not_reached_is_given_up_where_others_are(
+    kube: Any, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It holds one of three places, and would wait for a step for ten minutes; the others go on with theirs."""
+    cluster.reset([{"name": "small", "capacity": {"cpu": "64", "memory": "64Gi", "pods": "3"}}])
+    lasting = (
+        (kube.folder / "train.py").read_text().replace("time.sleep(LENGTH)", "time.sleep(17)")
+    )  # above `UNREACHED`
+    stack = (kube.folder / "stoker.toml").read_text() + "idle_after = 600\n"
+    kube.write({"stoker.toml": stack, "train.py": lasting})
+    cluster.fault("server-error", path=".*-pool-[a-z0-9]+-1-[a-z0-9]+/exec", status=500)
+    kube.run("train.py", "many", "6", timeout=180.0)
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 6
+    counts = cluster.counts()
+    assert counts["delete pods"] == 1 and "create secrets" not in counts, "no step has a pod of its own"
+    cluster.wait(lambda: nothing_left(cluster))
+
+
 def test_idle_pods_make_room(kube: Any, cluster: LocalCluster) -> None:
     """The second step finds no room beside the pod of the first, which has nothing to do any more."""
     cluster.reset([{"name": "small", "capacity": {"cpu": "2", "memory": "8Gi", "pods": "16"}}])

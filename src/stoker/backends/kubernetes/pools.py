@@ -502,7 +502,11 @@ class WarmPods:
             pod, error = self._unreached[0]
             self._cluster.get("/version")  # where the API server is away, the pod is not to blame
             self._unreached.pop(0)
-            self._forbid(pod.place.namespace, error)
+            namespace = pod.place.namespace
+            if isinstance(error, Away) and any(one.ready and one.place.namespace == namespace for one in self._pods()):
+                self._give_up(pod, error)
+            else:
+                self._forbid(namespace, error)
         for pool in list(self._pools.values()):
             for pod in list(pool.pods):
                 self._see_to(pool, pod, now)
@@ -540,7 +544,8 @@ class WarmPods:
             self._note_unreached(pod, Away(f"the node of the pod {pod.name} has not answered for {ASKED:g} s"))
         elif pod.session is not None and not pod.served and now - pod.running_since > GREETING:
             self._hang_up(pod)
-            self._forbid(pod.place.namespace, BackendError(f"the program in the pod {pod.name} says nothing"))
+            self._unreached.append((pod, Away(f"the program in the pod {pod.name} says nothing")))
+            self._stirred = True
             return
         due = [number for polls, number in pod.kept if self._host.polls >= polls]
         if due and pod.ready:
@@ -596,11 +601,24 @@ class WarmPods:
         self._usable[namespace] = False
         for pool in self._pools.values():
             if pool.namespace == namespace:
-                for pod in list(pool.pods):
-                    if not pod.served:  # and so has no order
-                        pod.leaving = True
-                        pool.pods.remove(pod)
+                for pod in [one for one in pool.pods if not one.served]:
+                    self._end_unserved(pool, pod)
                 self._send_alone(pool)
+
+    def _give_up(self, pod: PoolPod, error: BackendError) -> None:
+        """A pod is not reached and others are: its node is broken, or too busy."""
+        log.warning("the pod %s is given up, which is not reached by exec: %s", pod.name, error)
+        for pool in self._pools.values():
+            if pod in pool.pods and not pod.served:
+                self._end_unserved(pool, pod)
+
+    def _end_unserved(self, pool: PodPool, pod: PoolPod) -> None:
+        """End a pod that never had an order: as long as it waits for one it holds a place that others need."""
+        pod.leaving = True
+        pool.pods.remove(pod)
+        thing = self._thing(pod)
+        if thing is not None and not is_complete(thing):
+            self._host.delete_pod(pod.place.namespace, thing["metadata"]["name"], 0.0)
 
     def _send_alone(self, pool: PodPool) -> None:
         """Give the steps that wait pods of their own."""
