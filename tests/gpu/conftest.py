@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import platform
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,11 @@ from stoker.devices.probe import probe
 
 # Read before the session's fixtures take STOKER_* out of the environment.
 FIGURES: Final = os.environ.get("STOKER_GPU_FIGURES", "")
+
+MARGIN: Final = 64 * 2**20
+"""Bytes by which the driver's own use of a device may differ before and after a step."""
+PATIENCE: Final = 15.0
+"""Seconds in which the driver gives back what a process had that ended."""
 
 Note = Callable[..., None]
 
@@ -50,6 +56,13 @@ class Machine:
             return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.device.uuid)).used)
         finally:
             pynvml.nvmlShutdown()
+
+    def used_after(self, before: int) -> int:
+        """Bytes in use once that is about as much as before, or the driver has had `PATIENCE` seconds for it."""
+        deadline = time.monotonic() + PATIENCE
+        while (after := self.used()) > before + MARGIN and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return after
 
 
 @pytest.fixture(scope="session")

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.gpu.conftest import Machine, Note
+from tests.gpu.conftest import MARGIN, Machine, Note
 
 from stoker.devices.probe import probe
 
 pytestmark = pytest.mark.gpu
-
-MARGIN = 64 * 2**20
-"""Bytes by which the driver's own use of a device may differ before and after a step."""
-PATIENCE = 15.0
-"""Seconds in which the driver gives back what a process had that ended."""
 
 SEEN = """
     from stoker import context, pipeline, step
@@ -154,8 +148,6 @@ def test_memory_comes_back(dies: bool, gpu: Machine, done: Callable[..., Any], n
     else:
         assert step.load() > gpu.device.memory // 5
     assert step.receipt.devices[0].memory_peak is not None
-    deadline = time.monotonic() + PATIENCE
-    while (after := gpu.used()) > before + MARGIN and time.monotonic() < deadline:
-        time.sleep(0.1)
+    after = gpu.used_after(before)
     assert after <= before + MARGIN
     note("memory_given_back" + ("_by_the_killed" if dies else ""), before=before, after=after)

@@ -122,8 +122,8 @@ def command(
             f"'{step}' is a fan-out: its elements have attempts", fix=f'stoker logs {run_id} "{step}[0]" …'
         )
     else:
-        selected = [run.steps[step]] if step is not None else list(run.steps.values())
-        if selected and all(one.status == "cached" for one in selected):
+        steps = run.steps
+        if steps and all(one.status == "cached" for one in ([steps[step]] if step is not None else steps.values())):
             what = f"every step of run {run.id}" if step is None else f"step '{step}'"
             echo(f"{what} is cached; `stoker show {run.id}` says which runs computed it", err=True)
         lines = _many_lines(

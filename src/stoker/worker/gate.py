@@ -44,7 +44,7 @@ class GateError(StokerError):
         self.cause = cause
 
 
-_DRIVEN: Final = "nvidia"
+_NVIDIA: Final = "nvidia"
 """The vendor whose driver a lease names."""
 
 
@@ -66,14 +66,14 @@ class GateProof:
         """The proof that a rank begins with: its node's agent has opened the gate, and `lease` is what that found."""
         sides = []
         for devices in by_vendor(lease.held).values():
-            driver, cuda = (lease.driver, lease.cuda) if devices[0].kind == _DRIVEN else ("", None)
+            driver, cuda = (lease.driver, lease.cuda) if devices[0].kind == _NVIDIA else ("", None)
             sides.append(hardware_of(devices, driver=driver, cuda=cuda, machine=platform.machine()))
         return cls(hardware=tuple(sides))
 
-    def found(self, lease: Lease) -> Lease:
+    def with_driver(self, lease: Lease) -> Lease:
         """The lease with the driver as the gate has found it here, which is what ranks check their imports by."""
         for side in self.hardware:
-            if side.kind == _DRIVEN:
+            if side.kind == _NVIDIA:
                 cuda = None if side.cuda is None else (side.cuda[0], side.cuda[1])
                 return attrs.evolve(lease, driver=side.driver, cuda=cuda)
         return lease

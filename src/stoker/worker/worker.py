@@ -150,7 +150,7 @@ class Worker:
             os.environ.update(NO_DEVICES)
             job = attrs.evolve(job, context={**job.context, "devices": ()})
         try:
-            result = self._run_step(attrs.evolve(job, accelerators=proof.found(lease)), step)
+            result = self._run_step(attrs.evolve(job, accelerators=proof.with_driver(lease)), step)
         finally:
             unwatch()  # under --debug the process goes on
         if proof.refused is not None and result.ok:

@@ -15,6 +15,8 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.kubernetes.settings import DNS_LABEL
+
 SCHEMA: Final = "2.1.0"
 SDK: Final = "kfp-2.17.3"
 """The version of KFP's SDK whose output this equals; endpoints decide by it what a document may have."""
@@ -52,8 +54,6 @@ _NAMED_AFTER: Final[Mapping[str, str]] = {
 }
 """A kind of volume that KFP's driver calls as the object in it is called, whatever name it has here → the field with
 that name. https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/k8s.go"""
-_VOLUME_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-label-names"""
 _CLAIM: Final = ("accessModes", "resources", "storageClassName")
 """What the claim of an ephemeral volume may say."""
 _READ_ONLY: Final = ("secret", "configMap")
@@ -396,7 +396,7 @@ def badly_named(template: Mapping[str, Any]) -> list[tuple[str, str]]:
         if volume["name"] not in mounted or not kind:
             continue
         name = str(volume[kind].get(_NAMED_AFTER[kind], "")) if kind in _NAMED_AFTER else volume["name"]
-        if _VOLUME_NAME.fullmatch(name) is None:
+        if DNS_LABEL.fullmatch(name) is None:
             why = "KFP names the volume after it, and a volume's name has up to 63 small letters, digits and dashes"
             wrong.append((f"mounts {_noun(kind)} '{name}'", why))
         elif named.setdefault(name, kind) != kind:

@@ -81,23 +81,6 @@ class Explanations:
         alike = None if gang or len(pods) != 1 or uid(pods[0]) in self._events else (uid(job), *words_of(pods[0]))
         if alike in self._recent and now < self._recent[alike][0]:
             return self._recent[alike][1]
-        found = self._why(namespace, job, pods, gang=gang, now=now, longest=longest)
-        if alike is not None and uid(pods[0]) not in self._events and found is not None and not found.hopeless:
-            if len(self._recent) >= RECENT:
-                self._recent.clear()
-            self._recent[alike] = now + ALIKE, found
-        return found
-
-    def _why(
-        self,
-        namespace: str,
-        job: Mapping[str, Any],
-        pods: Sequence[Mapping[str, Any]],
-        *,
-        gang: bool,
-        now: float,
-        longest: float | None,
-    ) -> Pending | None:
         # A Job of a thousand elements has an event for each: they say why no pod is there, and nothing of one that is.
         things = (*pods,) if any(not is_deleted(pod) for pod in pods) else (job, *pods)
         for thing in (things[0], *pods[:1]):
@@ -109,7 +92,13 @@ class Explanations:
             awaited = any(kind in self._inquiries for kind in _NODES)
             if nodes is None and awaited and now < self._nodes_since + NODES_AWAITED:
                 return None
-        return why_pending(job, pods, events, nodes, gang=gang, now=time.time(), patience=Patience(seconds=longest))
+        patience = Patience(seconds=longest)
+        pending = why_pending(job, pods, events, nodes, gang=gang, now=time.time(), patience=patience)
+        if alike is not None and uid(pods[0]) not in self._events and pending is not None and not pending.hopeless:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            self._recent[alike] = now + ALIKE, pending
+        return pending
 
     def forget(self, *things: Mapping[str, Any]) -> None:
         """Let go of what is known of objects."""

@@ -44,7 +44,7 @@ KEPT_APART: Final = "STK263"
 _NO_DRY_RUN: Final = "does not support dry run"
 """The server's word where a webhook of the cluster has side effects:
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#side-effects"""
-WRITTEN: Final = (
+VERBATIM: Final = (
     "labels", "annotations", "env", "env_from", "volumes", "volume_mounts", "affinity", "tolerations",
     "security_context", "pod_security_context", "pod_settings", "pod_resources", "pod_spec", "overlay",
 )  # fmt: skip
@@ -82,7 +82,7 @@ class PodNeed:
     """Names of secrets and config maps that are made for the step when it is sent."""
     apis: Mapping[str, str] = attrs.field(factory=dict)
     """Groups of the API that its settings need besides Kubernetes' own → the setting, in words."""
-    written: Sequence[str] = ()
+    verbatim: Sequence[str] = ()
     """The settings in the API's own words, which the API server alone can check."""
 
 
@@ -94,7 +94,7 @@ def prove(needs: Sequence[PodNeed], cluster: Api, *, pools: Sequence[Mapping[str
     try:
         yield from _Facts(cluster, pools).findings(needs)
         yield from _lacking_apis(needs, cluster)
-        yield from _not_taken(needs, cluster)
+        yield from _rejected(needs, cluster)
     except Away as error:
         why = "whether nodes, quotas and rights allow the steps is not proved"
         yield first.warning(NOT_PROVED, error.message, why, error.fix)
@@ -135,7 +135,7 @@ def needs_of(
                 template=pod_template(request),
                 pods=pods,
                 apis=groups_of(request),
-                written=tuple(field for field in WRITTEN if settings.get(field)),
+                verbatim=tuple(field for field in VERBATIM if settings.get(field)),
             )
         )
     return needs
@@ -173,14 +173,14 @@ def _lacking_apis(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
                 yield report.error(NOT_THERE, what, "the objects that the step needs cannot be made", fix)
 
 
-def _not_taken(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
-    """Pods that the API server would not take as they are written: it is asked without anything being made.
+def _rejected(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
+    """Pods that the API server would reject, by a dry run.
 
     What it says of rights, quotas and policies is found elsewhere, and may be otherwise when the step is sent.
     """
     asked: dict[str, str] = {}
     for need in needs:
-        if not need.written:
+        if not need.verbatim:
             continue
         metadata = {"name": "stoker-plan", "labels": {MANAGED_BY: "stoker"}}
         body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": need.template}}
@@ -195,7 +195,7 @@ def _not_taken(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
                 asked[key] = error.words if refused else ""
         if asked[key]:
             what = f"is a pod that the API server does not take: {asked[key]}"
-            fix = f"correct {' or '.join(need.written)} of its settings; `kubectl explain pod.spec` has the words"
+            fix = f"correct {' or '.join(need.verbatim)} of its settings; `kubectl explain pod.spec` has the words"
             yield reporter_of(need.step).error(INVALID, what, "it was asked, and nothing was made", fix)
 
 

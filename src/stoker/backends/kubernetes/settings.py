@@ -53,7 +53,7 @@ _RESOURCES: Final = ("requests", "limits", "claims")
 _LABEL: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 """The value of a label, and the name in its key.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-label-names"""
 _POOL: Final = ("name", "labels", "taints", "nodes", "cpu_count", "memory", "disk", "accelerators", "extended")
 _TEMPLATE: Final = ("metadata", "spec")
@@ -133,7 +133,7 @@ def parse_labels(value: Any) -> Any:
 def parse_namespace(value: Any) -> Any:
     """`namespace`, as the API takes its name."""
     text = parse_text(value)
-    if isinstance(text, str) and not _NAMESPACE.fullmatch(text):
+    if isinstance(text, str) and not DNS_LABEL.fullmatch(text):
         fix = "write up to 63 small letters, digits and dashes; `kubectl get namespaces` lists those of the cluster"
         raise SettingsError(f"{text!r} is no name of a namespace", fix=fix)
     return text
