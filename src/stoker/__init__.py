@@ -56,7 +56,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stoker' has no attribute '{name}'")
     import importlib
 
-    part = globals()[name] = getattr(importlib.import_module(home), name)
+    from stoker.core.collector import seldom_collected
+
+    with seldom_collected():
+        part = globals()[name] = getattr(importlib.import_module(home), name)
     return part
 
 

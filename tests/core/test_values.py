@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import pickle
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +66,6 @@ def test_what_else_attrs_gives_is_there() -> None:
     assert point(1) == point(1) != point(2)
     assert len({point(1), point(1), point(2)}) == 2
     assert attrs.evolve(point(1), x=2) == point(2)
-    assert not hasattr(point(1), "__dict__")
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         point(1).x = 2
 
@@ -119,25 +119,53 @@ def test_what_attrs_writes_is_there_when_it_is_first_used(use: str) -> None:
     assert not any(isinstance(value, values._AtFirstUse) for value in vars(kind).values())
 
 
-def test_a_class_that_attrs_makes_anew_with_its_methods_is_made_at_once() -> None:
+def test_a_class_stays_the_one_that_was_written() -> None:
     @values.frozen
-    class Cached:
+    class Written:
         x: int
 
         @functools.cached_property
         def double(self) -> int:
             return self.x * 2
 
-    @values.frozen
-    class Super:
-        x: int
-
         def __str__(self) -> str:
             return super().__str__()
 
-    assert not {Cached, Super} & values._INCOMPLETE.keys()
-    assert (Cached(2).double, str(Super(2))) == (4, repr(Super(2)))
-    assert Cached(2) == Cached(2) and hash(Super(2)) == hash(Super(2)) != hash(Super(3))
+    assert Written in values._INCOMPLETE
+    assert (Written(2).double, str(Written(2)), attrs.fields(Written).x.name) == (4, repr(Written(2)), "x")
+    assert Written(2) == Written(2) and hash(Written(2)) == hash(Written(2)) != hash(Written(3))
+
+
+def test_an_own_init_stays() -> None:
+    @values.define
+    class Own:
+        x: int
+
+        def __init__(self, text: str) -> None:
+            self.__attrs_init__(int(text))  # type: ignore[attr-defined]
+
+    assert Own("3").x == 3
+
+
+def test_what_waits_for_a_class_happens_once_it_is_made() -> None:
+    kind, seen = late(), list[Any]()
+    for _ in range(2):
+        values.when_made(kind, lambda: seen.append([field.name for field in attrs.fields(kind)]))
+        assert not seen
+    kind(x=1)
+    values.when_made(kind, lambda: seen.append("at once"))
+    kind(x=2)
+    assert seen == [["x", "seen"], ["x", "seen"], "at once"]
+
+
+def test_what_was_pickled_is_the_same_in_a_process_that_has_not_used_the_class() -> None:
+    code = (
+        "import pickle, sys; a, b = pickle.loads(sys.stdin.buffer.read()); print(a == b, repr(a), hash(a) == hash(b))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps((Plain(x=3), Plain(x=3))), capture_output=True, check=True
+    )
+    assert done.stdout.startswith(b"True <tests.core.test_values.Plain object at") and done.stdout.endswith(b"True\n")
 
 
 def test_threads_that_use_a_class_first_at_once_find_it_whole() -> None:

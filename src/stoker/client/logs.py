@@ -18,7 +18,7 @@ from stoker.store.store import Store
 STREAMS: Final = ("stdout", "stderr")
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class StepLog:
     """The lines of a step."""
 
@@ -28,7 +28,7 @@ class StepLog:
     """The step's key; empty for the pipeline's own hooks."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class LogFilter:
     """Selects lines by stream and rank."""
 

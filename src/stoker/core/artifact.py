@@ -24,7 +24,7 @@ TEXT_SERIALIZERS: Final = frozenset({"json", "str"})
 """Serializers whose bytes are UTF-8, so that their inline form needs no base64 in a JSON message."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class StoredArtifact:
     """The description of a stored value."""
 

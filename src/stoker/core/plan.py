@@ -189,7 +189,7 @@ class Plan:
     version: int = PLAN_VERSION
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Job:
     """One attempt of one step, or the call of a hook, in the form that a backend receives."""
 
@@ -265,7 +265,7 @@ class Site:
     """The file that says what steps with a process of their own import; empty for none."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class LogLine:
     """One line that a step wrote: seconds since the epoch, "stdout" or "stderr", its text without the newline.
 
@@ -278,7 +278,7 @@ class LogLine:
     rank: int | None = None
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class JobUsage:
     """What a job used; None where it was not measured."""
 
@@ -291,7 +291,7 @@ class JobUsage:
     """Of a distributed step: the peak of each rank with what it started, in bytes, by the rank's number."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class JobStatus:
     """A job's state, with what happened since the last poll."""
 
@@ -317,7 +317,7 @@ class JobStatus:
     """Events to record."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Capacity:
     """What a backend can run at once."""
 

@@ -6,6 +6,7 @@ Each parser takes what a person may write and returns the one form used inside (
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence, TypeVar
@@ -14,6 +15,7 @@ import attrs
 
 from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.patterns import lazy_pattern
+from stoker.core.values import when_made
 from stoker.core.words import shown
 
 if TYPE_CHECKING:
@@ -300,17 +302,23 @@ def by_own_names(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strict(cls: type[T]) -> type[T]:
-    """Class decorator over `attrs.frozen`: a keyword that is no field is a `SettingsError` (`no_field`).
+    """Class decorator over `values.frozen`: a keyword that is no field is a `SettingsError` (`no_field`).
 
     An error of a field's converter gets the field's name in front. A class may have other names of its fields in
     `ALIASES`.
     """
-    fields: dict[str, attrs.Attribute[Any]] = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
+    when_made(cls, functools.partial(_check_keywords, cls))
+    return cls
+
+
+def _check_keywords(cls: type[Any]) -> None:
+    """Give a class of attrs an `__init__` that checks its keywords."""
+    fields: dict[str, attrs.Attribute[Any]] = {field.name: field for field in attrs.fields(cls)}
     positional = [name for name, field in fields.items() if not field.kw_only]
     plain: Callable[..., None] = cls.__init__
     aliases: Mapping[str, str] = getattr(cls, "ALIASES", {})
 
-    def init(self: T, *args: Any, **kwargs: Any) -> None:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
         for name, value in zip(positional, args):
             kwargs.setdefault(name, value)
         if len(args) > len(positional):
@@ -333,8 +341,7 @@ def strict(cls: type[T]) -> type[T]:
     # For inspect.signature and editors; functools.wraps would do the same.
     init.__wrapped__ = plain  # type: ignore[attr-defined]
     init.__name__ = "__init__"
-    cls.__init__ = init  # type: ignore[assignment]
-    return cls
+    cls.__init__ = init
 
 
 def _seconds_of(text: str) -> float:

@@ -1,5 +1,5 @@
 """`frozen` and `define` of attrs for the classes that every run loads: what attrs writes for a class is made when it is
-first needed, and `__eq__`, `__hash__` and `__repr__` are the same for all of them.
+first needed, and `__eq__`, `__hash__` and `__repr__` are the same for all of them. Their instances have a `__dict__`.
 
 A small run loads some 170 classes and makes instances of half of them; to compile the methods of all took two fifths of
 its driver's time. A process that forks others calls `complete` first, so that each of them does not make them anew.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final
 
 import attrs
 
-__all__ = ["complete", "define", "frozen"]
+__all__ = ["complete", "define", "frozen", "when_made"]
 
 if TYPE_CHECKING:
     from attrs import define, frozen
@@ -32,30 +32,36 @@ else:
 
 def complete() -> None:
     """Make what attrs writes for every class that has been imported and lacks it."""
-    for make in list(_INCOMPLETE.values()):
-        make()
+    for cls in list(_INCOMPLETE):
+        _make(cls)
 
 
-_MADE_LATE: Final = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__", "__match_args__", "__signature__")
-"""What shows that a class is used. The rest, as `__setattr__`, needs an instance."""
-_LAYOUT: Final = frozenset({"__dict__", "__weakref__"})
-_INCOMPLETE: Final[dict[type, Callable[[], None]]] = {}
+def when_made(cls: type, change: Callable[[], None]) -> None:
+    """Change a class once attrs has made it: now, or when it is first used."""
+    if cls in _INCOMPLETE:
+        _INCOMPLETE[cls].append(change)
+    else:
+        change()
+
+
+_INCOMPLETE: Final[dict[type, list[Callable[[], None]]]] = {}
+"""Class that has been imported and not been used → what makes it, in order."""
 _MAKING: Final = threading.RLock()
 """One thread makes a class; others that use it meanwhile wait."""
 _READERS: Final[dict[type, Callable[[Any], Any]]] = {}
 
 
 class _AtFirstUse:
-    """Stands for an attribute of a class, and has all of them made when it is asked for."""
+    """Stands for an attribute of a class, and has the class made when it is asked for."""
 
-    __slots__ = ("make", "name")
+    __slots__ = ("cls", "name")
 
-    def __init__(self, name: str, make: Callable[[], None]) -> None:
+    def __init__(self, name: str, cls: type) -> None:
         self.name = name
-        self.make = make
+        self.cls = cls
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        self.make()
+        _make(self.cls)
         return getattr(owner if instance is None else instance, self.name)
 
 
@@ -63,41 +69,26 @@ def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str
     if cls is None:
         return lambda decorated: _decorated(decorate, decorated, options)
     own = vars(cls)
-    plain = cls.__bases__ == (object,) and options.get("slots", True) and options.get("init", True)
-    plain = plain and not any(map(_knows_its_class, own.values()))
     if options.get("repr", True) and "__repr__" not in own:
         cls.__repr__ = _text  # type: ignore[method-assign, assignment]  # attrs keeps what a class has itself
     if decorate is attrs.frozen and options.get("eq", True) and not {"__eq__", "__hash__"} & own.keys():
         cls.__eq__, cls.__hash__ = _is_equal, _hash  # type: ignore[assignment, method-assign]
-    if not plain:
+    if cls.__bases__ != (object,):
         return decorate(cls, **options)
-    names = [name for name, text in cls.__annotations__.items() if not str(text).startswith("ClassVar")]
-    layout = {name: value for name, value in own.items() if name not in names and name not in _LAYOUT}
-    made = type(cls.__name__, (), {**layout, "__slots__": (*names, "__weakref__")})
-
-    def make() -> None:
-        with _MAKING:
-            if made not in _INCOMPLETE:
-                return  # another thread was first
-            for name, value in vars(decorate(cls, **options)).items():
-                if name not in vars(made) or isinstance(vars(made)[name], _AtFirstUse):
-                    setattr(made, name, value)
-            for name in _MADE_LATE:
-                if isinstance(vars(made).get(name), _AtFirstUse):
-                    delattr(made, name)
-            del _INCOMPLETE[made]
-
-    for name in _MADE_LATE:
-        if name not in layout:
-            setattr(made, name, _AtFirstUse(name, make))
-    _INCOMPLETE[made] = make
-    return made
+    # With slots attrs would make the class once more. What stands for `__init__` must not count as the class's own.
+    options = {"init": "__init__" not in own, **options, "slots": False, "match_args": False}
+    _INCOMPLETE[cls] = [functools.partial(decorate, cls, **options)]
+    # These show that a class is used; the rest, as `__setattr__`, needs an instance.
+    for name in ("__init__" if options["init"] else "__attrs_init__", "__attrs_attrs__"):
+        setattr(cls, name, _AtFirstUse(name, cls))
+    return cls
 
 
-def _knows_its_class(value: Any) -> bool:
-    """Whether a part of a class is changed with it when attrs makes it anew: by `super()`, or as a cached property."""
-    function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-    return isinstance(value, functools.cached_property) or getattr(function, "__closure__", None) is not None
+def _make(cls: type) -> None:
+    with _MAKING:
+        for make in _INCOMPLETE.get(cls, ()):
+            make()
+        _INCOMPLETE.pop(cls, None)  # where another thread was first, there is nothing to do
 
 
 def _compared(cls: Any) -> Callable[[Any], Any]:

@@ -11,7 +11,7 @@ from stoker.core.status import RunStatus, StepStatus
 from stoker.core.values import frozen
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class TaskSpec:
     """What the machine must know of a step or an element to schedule it."""
 
@@ -59,14 +59,14 @@ class TaskSpec:
 # Events: what happened.
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Added:
     """The graph grew (the first event of a run adds the static graph)."""
 
     tasks: tuple[TaskSpec, ...]
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Closed:
     """Nothing is added to the run from outside any more; a finishing step still may add tasks.
 
@@ -76,14 +76,14 @@ class Closed:
     failed: bool = False
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Forgiven:
     """The body of a dynamic pipeline caught a step's failure and went on: it is no failure of the run."""
 
     key: str
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class PaceChanged:
     """How many `ahead` tasks of a pool may wait at busy workers, from how long they take."""
 
@@ -91,7 +91,7 @@ class PaceChanged:
     ahead: int
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Prepared:
     """A task's inputs are there and its result is not in the cache. `escalated`: its request was changed."""
 
@@ -99,7 +99,7 @@ class Prepared:
     escalated: TaskSpec | None = None
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class ResultFound:
     """A task's result is in the cache, or an earlier session of the same run made it (`earlier`)."""
 
@@ -107,7 +107,7 @@ class ResultFound:
     earlier: bool = False
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Expanded:
     """A fan-out knows its elements."""
 
@@ -115,7 +115,7 @@ class Expanded:
     tasks: tuple[TaskSpec, ...]
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Began:
     """A submitted attempt runs now; its timeout counts from here."""
 
@@ -123,7 +123,7 @@ class Began:
     attempt: int
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Adopted:
     """A submitted attempt is the one that an earlier driver made as attempt `earlier`: it has that number."""
 
@@ -132,7 +132,7 @@ class Adopted:
     earlier: int
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Ended:
     """An attempt is over.
 
@@ -149,7 +149,7 @@ class Ended:
     """Whether its place was found faulty, and the next attempt gets another one."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Lost:
     """An attempt never began (its worker died before reading it): it is submitted again and not counted."""
 
@@ -157,7 +157,7 @@ class Lost:
     attempt: int
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class NotPrepared:
     """A task could not be prepared: its inputs cannot be read, or its fan-out cannot be counted."""
 
@@ -165,7 +165,7 @@ class NotPrepared:
     cause: str
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class InputLost:
     """An input of a task is lost or damaged: the `producers` run again, and then the task, which is not counted.
 
@@ -177,19 +177,19 @@ class InputLost:
     producers: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Stopped:
     """A person or a signal stops the run. `hard`: without grace."""
 
     hard: bool = False
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Ticked:
     """Time went by: timeouts and waits may be over."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class HookEnded:
     """A hook ended, well or not."""
 
@@ -219,21 +219,21 @@ Event = (
 # Actions: what the runner must do.
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Prepare:
     """Bind the task's inputs and look into the cache; answer Prepared, ResultFound or NotPrepared."""
 
     key: str
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Expand:
     """Find out how many elements the fan-out has; answer Expanded or NotPrepared."""
 
     key: str
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Submit:
     """Send an attempt to its backend; answer Began and Ended. `behind`: into the line of a busy worker."""
 
@@ -242,7 +242,7 @@ class Submit:
     behind: bool = False
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class Cancel:
     """End a running attempt; its Ended still follows."""
 
@@ -252,7 +252,7 @@ class Cancel:
     cause: str = ""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class RecordRetry:
     """An attempt failed and another follows at `at`: for the record and the live view."""
 
@@ -262,7 +262,7 @@ class RecordRetry:
     at: float
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class RecordEnd:
     """A task reached its final status: record it."""
 
@@ -271,7 +271,7 @@ class RecordEnd:
     cause: str = ""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class CallHook:
     """Call a step's hook; answer HookEnded."""
 
@@ -279,7 +279,7 @@ class CallHook:
     which: Literal["on_success", "on_failure"]
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class FinishRun:
     """Nothing is left to do."""
 

@@ -33,7 +33,7 @@ _POLL: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _OVER: Final = ("succeeded", "failed")
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class JobChange:
     """A job's new status. `hook` is the name of the hook that the job is, if it is one."""
 

@@ -5,10 +5,9 @@ Kept apart from the driver because the driver's imports take as long as the fork
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
 
+from stoker.core.collector import seldom_collected
 from stoker.core.errors import UsageError
 from stoker.core.request import RunRequest
 from stoker.pipelines.scripts import watch_script
@@ -18,9 +17,6 @@ from stoker.worker import spare
 if TYPE_CHECKING:
     from stoker.client import Run
     from stoker.run.program import Program
-
-_NEW_OBJECTS: Final = 20_000
-"""New objects after which the garbage collector looks at them, while modules are imported and a plan is made."""
 
 
 def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
@@ -32,7 +28,7 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
     if not request.debug and not request.detach:
         spare.start(program.worker_imports)
     try:
-        with _seldom_collected():
+        with seldom_collected():
             from stoker.run import driver
 
             if not program.dynamic and not request.debug:
@@ -40,20 +36,3 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
         return driver.run(program, arguments, request)
     finally:
         spare.discard()
-
-
-@contextlib.contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Let the garbage collector look at new objects less often than after 700: nearly all that a run makes here stays,
-    and a tenth of a small run's CPU time went into looking at it again and again.
-
-    Bodies of dynamic programs and steps under `--debug` run as their user set the collector.
-    """
-    young, *older = gc.get_threshold()
-    if 0 < young < _NEW_OBJECTS:
-        gc.set_threshold(_NEW_OBJECTS, *older)
-    try:
-        yield
-    finally:
-        if gc.get_threshold()[0] == _NEW_OBJECTS:
-            gc.set_threshold(young, *older)

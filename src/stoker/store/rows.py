@@ -23,7 +23,7 @@ Row = TypeVar("Row")
 _EMPTY: Final[Mapping[str, Any]] = {}
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class RunRow:
     """One run."""
 
@@ -64,7 +64,7 @@ class RunRow:
     """Which cells cannot be read; no column."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class StepRow:
     """One step, one fan-out, or one element of a fan-out."""
 
@@ -102,7 +102,7 @@ class StepRow:
     """Which cells cannot be read; no column."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class StepProgress:
     """The columns of a step's row that change while it runs, as in `StepRow`; all of them are written."""
 
@@ -119,7 +119,7 @@ class StepProgress:
     usage: Mapping[str, Any] = _EMPTY
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class OutputRow:
     """A named result of a step."""
 
@@ -133,7 +133,7 @@ class OutputRow:
     """Why it cannot be read; no column."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class AttemptRow:
     """One attempt at a step; the row is written when it has ended."""
 
@@ -162,7 +162,7 @@ class AttemptRow:
     """Which cells cannot be read; no column."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class CacheRow:
     """The results of a step, for reuse."""
 
@@ -177,7 +177,7 @@ class CacheRow:
     """Name of an output → the `StoredArtifact.wire` document."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class RungRow:
     """The changes with which a step worked after it had run out of memory."""
 
@@ -189,7 +189,7 @@ class RungRow:
     """The rungs that were used, and the changes that they made."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class RecipeRow:
     """What cache keys are made of beside inputs; it is never changed."""
 
@@ -199,7 +199,7 @@ class RecipeRow:
     """As `plan.recipes` makes it."""
 
 
-@frozen(kw_only=True, slots=True)
+@frozen(kw_only=True)
 class EventRow:
     """Something that happened in a run."""
 
