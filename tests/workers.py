@@ -29,7 +29,11 @@ LONG = (
     *("flows", "reliability", "images", "engine", "gates", "cli"),
 )
 """Folders with long tests, the longest first: whoever begins with those is not left with one at the end."""
-COPIES = {"tests.servers.slurm.slurm_cluster": 2, "tests.servers.raycluster.ray_cluster": 2}
+COPIES = {
+    "tests.servers.slurm.slurm_cluster": 2,
+    "tests.servers.raycluster.ray_cluster": 2,
+    "tests.kubernetes.server.cluster.cluster_server": 3,
+}
 """Servers that run in several workers, and in how many while there are other tests."""
 GROUPS = "stoker_groups"
 """What a worker is told: the file for the groups."""
