@@ -237,7 +237,7 @@ class Terminal:
         """Redraw, so that times advance while nothing happens; show which elements of fan-outs wait, and why."""
         if not self._tty:
             for row in self.progress.rows.values():
-                if row.is_group or row.name not in row.waits:
+                if row.reasons and (row.is_group or row.name not in row.waits):
                     self._show_waits(row)
         self._draw()
 
