@@ -399,6 +399,22 @@ def test_a_pod_that_is_not_reached_is_given_up_where_others_are(
     cluster.wait(lambda: nothing_left(cluster))
 
 
+@pytest.mark.parametrize("places", [3, 32])
+def test_steps_beyond_all_pods_go_alone_where_that_helps(
+    kube: Any, cluster: LocalCluster, tmp_path: Path, places: int
+) -> None:
+    """Where the pods that take several wait for room, pods of their own would wait behind them: with 256 pods asked for
+    on a cluster with room for 40, a run of a thousand got 744 of them, and those that take several stood idle."""
+    cluster.reset([{"name": "only", "capacity": {"cpu": "64", "memory": "64Gi", "pods": str(places)}}])
+    few = 'if __name__ == "__main__":\n    from stoker.backends.kubernetes import pools\n    pools.MOST = 6\n'
+    text = program(tmp_path, length=0.5).replace('if __name__ == "__main__":\n', few)
+    kube.write({"train.py": text})
+    kube.run("train.py", "many", "12", timeout=180.0)
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 12
+    assert ("create secrets" in cluster.counts()) == (places == 32)
+    cluster.wait(lambda: nothing_left(cluster))
+
+
 def test_idle_pods_make_room(kube: Any, cluster: LocalCluster) -> None:
     """The second step finds no room beside the pod of the first, which has nothing to do any more."""
     cluster.reset([{"name": "small", "capacity": {"cpu": "2", "memory": "8Gi", "pods": "16"}}])

@@ -28,7 +28,7 @@ from stoker.backends.kubernetes.client import ApiError, Cluster, Inquiry
 from stoker.backends.kubernetes.execution import Execution
 from stoker.backends.kubernetes.follow import Follower, is_complete, main_state
 from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodOrder
-from stoker.backends.kubernetes.objects import condition, is_deleted, uid
+from stoker.backends.kubernetes.objects import condition, is_deleted, node_of, uid
 from stoker.backends.kubernetes.pending import Pending
 from stoker.backends.kubernetes.pods import CONTAINER
 from stoker.backends.kubernetes.poollog import LoggedOrder, logged_orders
@@ -50,7 +50,8 @@ FIRST_WAVE: Final = 8
 BETWEEN_WAVES: Final = 2.0
 """Seconds between two such waves, of which each may be twice as large as the one before."""
 MOST: Final = 256
-"""Pods of one run that take several steps; steps beyond them get pods of their own. Each is a connection."""
+"""Pods of one run that take several steps, each a connection. Steps beyond them get pods of their own, once each of
+these has a node."""
 NAMES: Final = 8
 """Names that are tried for a Job, should others have the first ones."""
 TEND: Final = 0.25
@@ -745,7 +746,8 @@ class WarmPods:
             return
         room = MOST - sum(not pod.over for pod in self._pods())
         if room <= 0:
-            self._send_alone(pool)
+            if not any(self._waits_for_room(pod) for pod in pool.pods):
+                self._send_alone(pool)
             return
         count = min(lacking, room, pool.wave if self._host.fails_by_index() else 1)
         try:
@@ -759,6 +761,11 @@ class WarmPods:
             return
         if count >= pool.wave:
             pool.wave, pool.wave_at = 2 * pool.wave, now + BETWEEN_WAVES
+
+    def _waits_for_room(self, pod: PoolPod) -> bool:
+        """Whether the cluster has no node for a pod: one of its own would wait behind it."""
+        thing = self._thing(pod) if pod.coming else {}
+        return thing is None or (pod.coming and not node_of(thing))
 
     def _create(self, pool: PodPool, job: Job, count: int) -> None:
         self._host.bring_worker(pool.namespace, pool.run)
