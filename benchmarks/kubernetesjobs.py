@@ -3,11 +3,15 @@
 Prints a line of JSON for each figure, in seconds unless it says otherwise. The cluster runs containers as processes of
 this machine, so that a bare Job is the floor of a start: a real node takes a second or more for it. Steps are measured
 in pods that take several, and in a pod each (`reuse = false`).
+
+A pod's program is forked from a process that has the worker's modules, and the pods' disks are in memory: a thousand
+pods would start as many interpreters and unpack as many workers, and the measured driver would wait for its turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import glob
 import json
@@ -40,6 +44,19 @@ executable = "{python}"
 shares_files = true
 reuse = {reuse}
 """
+WORKER = (
+    "stoker.worker.boot",
+    "stoker.worker.pool",
+    # What these import once they have a job, and what the pods' programs do.
+    "stoker.images.context",
+    "stoker.worker.granted",
+    "stoker.worker.worker",
+    "fcntl",
+    "glob",
+    "gzip",
+)
+"""The modules of a pod that runs steps."""
+MEMORY = Path("/dev/shm")
 STEPS = """
 import sys
 from stoker import pipeline, step
@@ -148,7 +165,7 @@ class Record:
     """When the ends of steps can be read from a store by another process, looked at every few milliseconds."""
 
     def __init__(self, folder: Path) -> None:
-        (self._path,) = glob.glob(f"{folder}/home/**/stoker.db", recursive=True)
+        self._path = _database(folder)
         self.moments: list[float] = []
         """In seconds since the epoch."""
         self._over = threading.Event()
@@ -173,6 +190,33 @@ class Record:
         self._thread.join()
 
 
+def _database(folder: Path) -> str:
+    (path,) = glob.glob(f"{folder}/home/**/stoker.db", recursive=True)
+    return path
+
+
+def attempts(folder: Path) -> collections.Counter[str]:
+    """How many attempts of the runs in a store have which status."""
+    with contextlib.closing(sqlite3.connect(_database(folder))) as database:
+        return collections.Counter(dict(database.execute("SELECT status, count(*) FROM attempts GROUP BY status")))
+
+
+def measure_fan(folder: Path, cluster: LocalCluster, count: int, *, reuse: bool) -> None:
+    """What a fan-out costs, each of whose elements must succeed at the first attempt."""
+    where = "in pods that take several" if reuse else "in a pod each"
+    stoker(folder, cluster.kubeconfig, "fan", "2", reuse=reuse)  # packs the worker
+    before, asked = attempts(folder), cluster.counts()
+    seconds, cpu, memory = stoker(folder, cluster.kubeconfig, "fan", str(count), reuse=reuse)
+    made = attempts(folder) - before
+    assert made == {"succeeded": count}, made
+    say(f"a fan-out of {count} {where}", seconds)
+    say(f"the driver's CPU for 100 elements of {count} {where}", cpu * 100 / count)
+    say(f"the driver's memory {where}, MB", memory)
+    for kind in ("create jobs", "create pods/exec", "get pods/log"):
+        say(f"requests {where}: {kind}", cluster.counts().get(kind, 0) - asked.get(kind, 0))
+    say("the load of the machine", os.getloadavg()[0])
+
+
 def measure_chain(folder: Path, cluster: LocalCluster, length: int) -> None:
     """What a chain costs whose steps have a pod each, and what is between the cluster's word and the run's record."""
     observer, record = Observer(cluster.kubeconfig), Record(folder)
@@ -189,43 +233,49 @@ def measure_chain(folder: Path, cluster: LocalCluster, length: int) -> None:
 def main() -> int:
     """Measure, and print a line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chain", type=int, default=20)
+    parser.add_argument("--chain", type=int, default=20, help="steps of the chains; 0: none")
     parser.add_argument("--fan", type=int, default=200)
-    parser.add_argument("--pods", type=int, default=300, help="how many pods run at once")
+    parser.add_argument("--pods", type=int, default=40, help="how many pods run at once")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="k8s-") as temporary:
+    nodes = str(MEMORY) if MEMORY.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(prefix="k8s-") as temporary,
+        tempfile.TemporaryDirectory(prefix="k8s-", dir=nodes, ignore_cleanup_errors=True) as disks,
+    ):
         folder = Path(temporary)
         # A driver that compiles itself each time would be measured with its compiler.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
-        cluster = LocalCluster.start(folder / "cluster")
+        cluster = LocalCluster.start(Path(disks) / "cluster")
         try:
             cluster.reset(speed=1.0)
             cluster.ask("nice", niceness=15)  # an API server does not run on its nodes
+            cluster.ask("fork", modules=WORKER)
             cluster.add_node("roomy", cpu="4000", memory="4000Gi", pods=str(options.pods))
-            say("bare Jobs in a chain, each", bare(cluster, options.chain, together=False) / options.chain)
-            stoker(folder / "chain", cluster.kubeconfig, "chain", "2")  # the worker's config maps are there afterwards
-            before = cluster.counts()
-            seconds, _, _ = stoker(folder / "chain", cluster.kubeconfig, "chain", str(options.chain))
-            say("steps in a chain, each", seconds / options.chain)
-            calls = {
-                kind: count - before.get(kind, 0)
-                for kind, count in cluster.counts().items()
-                if not kind.startswith(("watch", "get pods/log"))
-            }
-            say("requests of a step beside watches and logs", sum(calls.values()) / options.chain)
-            measure_chain(folder / "chain", cluster, options.chain)
+            if options.chain:
+                measure_chains(folder / "chain", cluster, options.chain)
             say(f"an Indexed Job of {options.fan}, bare", bare(cluster, options.fan, together=True))
-            for reuse, where in ((True, "in pods that take several"), (False, "in a pod each")):
-                stoker(folder / "fan", cluster.kubeconfig, "fan", "2", reuse=reuse)  # packs the worker
-                seconds, cpu, memory = stoker(folder / "fan", cluster.kubeconfig, "fan", str(options.fan), reuse=reuse)
-                say(f"a fan-out of {options.fan} {where}", seconds)
-                say(f"the driver's CPU for 100 elements of {options.fan} {where}", cpu * 100 / options.fan)
-                say(f"the driver's memory {where}, MB", memory)
-                say("the load of the machine", os.getloadavg()[0])
+            for reuse in (True, False):
+                measure_fan(folder / "fan", cluster, options.fan, reuse=reuse)
         finally:
             cluster.close()
     return 0
+
+
+def measure_chains(folder: Path, cluster: LocalCluster, length: int) -> None:
+    """What a chain costs beside bare Jobs, and what it asks of the API server."""
+    say("bare Jobs in a chain, each", bare(cluster, length, together=False) / length)
+    stoker(folder, cluster.kubeconfig, "chain", "2")  # the worker's config maps are there afterwards
+    before = cluster.counts()
+    seconds, _, _ = stoker(folder, cluster.kubeconfig, "chain", str(length))
+    say("steps in a chain, each", seconds / length)
+    calls = {
+        kind: count - before.get(kind, 0)
+        for kind, count in cluster.counts().items()
+        if not kind.startswith(("watch", "get pods/log"))
+    }
+    say("requests of a step beside watches and logs", sum(calls.values()) / length)
+    measure_chain(folder, cluster, length)
 
 
 def say(what: str, value: float) -> None:

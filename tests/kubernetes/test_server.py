@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import urllib.error
@@ -245,6 +246,48 @@ def test_nothing_of_a_container_outlives_it(cluster: LocalCluster, seconds: str)
         cluster.delete(f"{JOBS}/train", propagationPolicy="Background")
         cluster.wait(lambda: not cluster.get(PODS)["items"])
     assert not cluster.processes()
+
+
+LOOKING = """
+import json, os, signal, sys
+facts = {
+    "words": sys.argv, "main": __name__, "program": sys.orig_argv[:2], "path": sys.path[0], "json": "json" in globals(),
+    "folder": os.getcwd() == os.environ["HOME"], "session": os.getsid(0) == os.getpid(),
+    "variables": sorted({*os.environ} - {"LC_CTYPE"}),  # the interpreter's own, where no locale is set
+    "marked": os.environ["TEST_KUBELET_CONTAINER"] in open("/proc/self/environ").read(), "input": sys.stdin.read(),
+    "signals": [signal.getsignal(number) == signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGCHLD)],
+    "descriptors": len(os.listdir("/proc/self/fd")), "umask": os.umask(0),
+}
+print(json.dumps(facts), flush=True)
+if os.fork() == 0:
+    signal.pause()
+print("an error", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_forked_program_sees_what_an_executed_one_does(cluster: LocalCluster) -> None:
+    seen = []
+    for way in ("executed", "forked"):
+        if way == "forked":
+            cluster.ask("fork", modules=["json", "signal"])
+        cluster.create(JOBS, job(way, sys.executable, "-c", LOOKING, "3", "more words"))
+        cluster.create(JOBS, job(f"{way}-fails", sys.executable, "-c", "raise ValueError('no luck')"))
+        cluster.create(JOBS, job(f"{way}-killed", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+        codes = []
+        for name in (way, f"{way}-fails", f"{way}-killed"):
+            ended(cluster, name)
+            pod = pod_of(cluster, name)
+            assert pod is not None
+            codes.append(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"])
+        facts, *rest = log_of(cluster, way).splitlines()
+        seen.append((codes, json.loads(facts), rest, log_of(cluster, f"{way}-fails").splitlines()[-1]))
+        left = [one.environ()["TEST_KUBELET_CONTAINER"].strip("-") for one in cluster.processes()]
+        assert not any(left), "also what a program left has ended"
+    assert seen[0] == seen[1]
+    codes, facts, rest, failure = seen[1]
+    assert codes == [3, 1, 137] and rest == ["an error"] and failure == "ValueError: no luck"
+    assert facts["words"] == ["-c", "3", "more words"] and facts["marked"] and facts["session"]
 
 
 def test_why_no_node_takes_a_pod(cluster: LocalCluster) -> None:

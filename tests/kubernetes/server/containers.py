@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from attrs import define, field
 from tests.kubernetes.server.images import Images, PullFailure
 from tests.kubernetes.server.logs import LogBook
 from tests.kubernetes.server.objects import Object, amount
-from tests.kubernetes.server.processes import ContainerProcess
+from tests.kubernetes.server.processes import ContainerProcess, new_id
 from tests.kubernetes.server.volumes import NotConfigured, Volumes, expanded
 from tests.kubernetes.server.world import World
 
@@ -162,7 +161,7 @@ class Container:
         if environment is None or self.stopping.is_set():
             return
         self.event("Normal", "Created", "Container created")
-        self._id = f"containerd://{secrets.token_hex(32)}"
+        self._id = new_id()
         log = LogBook(self.world.clock)
         self.books.append(log)
         try:

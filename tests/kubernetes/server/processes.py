@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import define
+from tests.kubernetes.server.forking import Forked, Forker
 from tests.kubernetes.server.logs import LogBook
 
 MARK = "TEST_KUBELET_CONTAINER"
 """Environment variable that all processes of a container have; its value names the container."""
 NICENESS: list[int] = []
 """The last one is that of new containers, where it is not the server's own."""
+FORKERS: list[Forker] = []
+"""The last one starts the programs of new containers that it takes."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -35,7 +39,7 @@ class ContainerProcess:
     id: str
     """Names the container in the environment of its processes."""
     log: LogBook
-    _process: subprocess.Popen[bytes]
+    _process: subprocess.Popen[bytes] | Forked
     _ended: asyncio.Future[int]
     _descriptor: int = -1
     _output: int = -1
@@ -51,15 +55,7 @@ class ContainerProcess:
         """
         output, end = os.pipe()
         try:
-            process = subprocess.Popen(
-                command,
-                env=marked(environment, id),
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=end,
-                stderr=end,
-                start_new_session=True,
-            )
+            process = _process(command, marked(environment, id), folder, end)
         except BaseException:
             os.close(output)
             raise
@@ -135,6 +131,38 @@ class ContainerProcess:
         os.close(self._output)
         self.log.close()
         self._ended.set_result(code if code >= 0 else 128 - code)
+
+
+def _process(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, output: int
+) -> subprocess.Popen[bytes] | Forked:
+    if FORKERS and FORKERS[-1].takes(command, environment):
+        return FORKERS[-1].start(command, environment, folder, output)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def fork_from(modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Fork the Python programs of new containers from a process that has these modules and variables."""
+    FORKERS.append(Forker(modules, mark=MARK, length=len(new_id()), environment=environment))
+
+
+def no_forks() -> None:
+    """Execute all programs of new containers."""
+    while FORKERS:
+        FORKERS.pop().close()
+
+
+def new_id() -> str:
+    """A name for a container, as long as any other's."""
+    return f"containerd://{secrets.token_hex(32)}"
 
 
 def marked(environment: Mapping[str, str], id: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tests.kubernetes.server.faults import Fault, Faults
 from tests.kubernetes.server.images import Images
 from tests.kubernetes.server.jobs import JobController
 from tests.kubernetes.server.jobsets import JobSetController
-from tests.kubernetes.server.kubelet import Kubelet
+from tests.kubernetes.server.kubelet import SERVER, Kubelet
 from tests.kubernetes.server.nodes import Nodes
 from tests.kubernetes.server.objects import (
     CLUSTER_ROLES,
@@ -34,7 +34,7 @@ from tests.kubernetes.server.objects import (
     Object,
     Resource,
 )
-from tests.kubernetes.server.processes import NICENESS, adopt_orphans
+from tests.kubernetes.server.processes import NICENESS, adopt_orphans, fork_from, no_forks
 from tests.kubernetes.server.scheduler import Scheduler
 from tests.kubernetes.server.watching import Watches
 from tests.kubernetes.server.world import World
@@ -101,10 +101,12 @@ class Server:
         """Stop serving, and end all containers."""
         await self.kubelet.forget()
         await self._runner.cleanup()
+        no_forks()
 
     async def reset(self, nodes: list[Object], speed: float) -> None:
         """Begin anew: no objects but those that every cluster has, these nodes, and no bad luck."""
         await self.kubelet.forget()
+        no_forks()
         self.world.store.clear()
         self.nodes.forget()
         self.jobs.forget()
@@ -192,6 +194,7 @@ class Server:
             "account_token": self.access.account_token,
             "user_token": lambda name, groups: self.access.token(User(name, tuple(groups))),
             "revoke": self.access.revoke,
+            "fork": lambda modules: fork_from(modules, {SERVER: str(self.folder)}),
             "nice": lambda niceness: NICENESS.append(niceness),
             "counts": lambda: dict(self.api.counts),
             "pids": self.kubelet.pids,
