@@ -23,7 +23,9 @@ from tests.kubernetes.server.cluster import LocalCluster
 
 from stoker.backends.kubernetes.client import ApiError, Cluster, Stream
 from stoker.backends.kubernetes.execution import Execution
+from stoker.backends.kubernetes.explaining import Explanations
 from stoker.backends.kubernetes.follow import Follower, Log, Watch
+from stoker.backends.kubernetes.nodes import ClusterNodes
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import Away, BackendError, SettingsError
 
@@ -484,6 +486,98 @@ def test_a_list_is_told_whose_watch_cannot_be_opened(server: Server, tmp_path: P
     cluster.close()
 
 
+def test_a_list_comes_in_pages(server: Server, tmp_path: Path) -> None:
+    """A watch goes on from the version of the first page. Where a page comes too late, the list begins again."""
+
+    def thing(name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
+
+    expired = json.dumps({"kind": "Status", "reason": "Expired", "message": "too old", "code": 410}).encode()
+    pages: list[Answer] = [
+        (200, {}, json.dumps({"metadata": {"resourceVersion": "4", "continue": "x"}, "items": [thing("a")]}).encode()),
+        (410, {}, expired),
+        (200, {}, json.dumps({"metadata": {"resourceVersion": "6", "continue": "y"}, "items": [thing("b")]}).encode()),
+        (200, {}, json.dumps({"metadata": {"resourceVersion": "8"}, "items": [thing("c")]}).encode()),
+    ]
+    asked = []
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> Answer | list[bytes]:
+        query = urllib.parse.parse_qs(path.partition("?")[2])
+        asked.append(query.get("continue", query.get("resourceVersion", [""]))[0])
+        return [b"HTTP/1.1 200 OK\r\n\r\n"] if "watch" in query else pages.pop(0)
+
+    server.answer = answer
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r", whole)
+    assert watch.read() == [] and not watch.things
+    assert [one["metadata"]["name"] for _, one in watch.read()] == ["b", "c"]
+    awaited(lambda: asked[4:] or None)
+    assert asked == ["", "x", "", "y", "6"]
+    watch.close()
+    cluster.close()
+
+
+def test_what_is_free_is_known_from_all_pages_of_pods(server: Server, tmp_path: Path) -> None:
+    """Of a cluster's pods only those that have a node are asked for. Where a page is refused, nothing is said to be
+    free until the nodes are asked for again."""
+    room = {"cpu": "8", "pods": "2"}
+    status = {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
+    there = [{"metadata": {"name": name}, "status": status} for name in ("n1", "n2")]
+    first = [{"metadata": {"name": "a"}, "spec": {"nodeName": "n1", "containers": [asking("3")]}}]
+    second = [{"metadata": {"name": "b"}, "spec": {"nodeName": "n1", "containers": [asking("4", "1")]}}]
+    refuses = [False]
+    fields = []
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> Answer:
+        place, _, text = path.partition("?")
+        query = {name: values[0] for name, values in urllib.parse.parse_qs(text).items()}
+        if place.endswith("cluster-autoscaler-status"):
+            return 404, {}, b"{}"
+        if place == "/api/v1/events" or "namespaces" in place:
+            return 200, {}, json.dumps({"metadata": {}, "items": []}).encode()
+        items, token = there, ""
+        if place == "/api/v1/pods":
+            fields.append(query["fieldSelector"])
+            if "continue" in query and refuses[0]:
+                return 410, {}, b"{}"
+            items, token = (second, "") if "continue" in query else (first, "more")
+        return 200, {}, json.dumps({"metadata": {"continue": token}, "items": items}).encode()
+
+    server.answer = answer
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
+    pod = {
+        "metadata": {"name": "p", "uid": "p"},
+        "spec": {"containers": [asking("6")]},
+        "status": {"phase": "Pending", "conditions": [unscheduled]},
+    }
+    explanations = Explanations(cluster, KubernetesSettings())
+    job = {"metadata": {"name": "j", "uid": "j"}}
+
+    def nodes(now: float) -> ClusterNodes:
+        def known() -> ClusterNodes | None:
+            explanations.why("team", job, [pod], gang=True, now=now)
+            over = not any(kind in explanations._inquiries for kind in ("nodes", "pods", "autoscaler"))
+            return explanations._nodes if over else None
+
+        return awaited(known)
+
+    free = {one.name: one.free for one in nodes(10.0).nodes}
+    assert free == {"n1": {"cpu": 1, "pods": 0}, "n2": {"cpu": 8, "pods": 2}}
+    assert len(fields) == 2 and set(fields[0].split(",")) >= {"spec.nodeName!="}
+    refuses[0] = True
+    assert [one.free for one in nodes(100.0).nodes] == [None, None]
+    refuses[0] = False
+    assert {one.name: one.free for one in nodes(200.0).nodes} == free, "the refusal of a page is none of the pods"
+    cluster.close()
+
+
+def asking(cpu: str, limit: str = "") -> dict[str, Any]:
+    """A container that asks for CPUs."""
+    limits = {"limits": {"cpu": limit}} if limit else {}
+    return {"name": "main", "command": ["x" * 100], "resources": {"requests": {"cpu": cpu}, **limits}}
+
+
 def test_a_stream_in_pieces_of_one_byte() -> None:
     """A chunk's length, its end and the head itself may be cut anywhere."""
     here, there = socket.socketpair()
@@ -572,7 +666,7 @@ def test_pods_are_asked_for_whose_watch_is_late(server: Server, tmp_path: Path) 
         kind = "jobs" if "/jobs" in path else "pods"
         if "watch=true" in path:
             return [b"HTTP/1.1 200 OK\r\n\r\n", late if kind == "pods" else b""]
-        selectors.append(urllib.parse.unquote(path.partition("labelSelector=")[2]))
+        selectors.append(urllib.parse.unquote(path.partition("labelSelector=")[2].partition("&")[0]))
         return 200, {}, json.dumps({"metadata": {"resourceVersion": "4"}, "items": lists[kind].pop(0)}).encode()
 
     server.answer = answer

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Any, Final, Iterable, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -75,6 +75,22 @@ class _Flight:
     """When the job is killed, on the monotonic clock."""
     give_up: float = float("inf")
     """When the job counts as ended although the platform has not said so, on the monotonic clock."""
+
+
+class _Handles(Mapping[str, Any]):
+    """The handles of the jobs that were sent, by name: a look at the few of which something is new reads no others."""
+
+    def __init__(self, flights: Mapping[str, _Flight]) -> None:
+        self._flights = flights
+
+    def __getitem__(self, name: str) -> Any:
+        return self._flights[name].handle
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._flights)
+
+    def __len__(self) -> int:
+        return len(self._flights)
 
 
 class JobWatcher:
@@ -372,7 +388,7 @@ class JobWatcher:
     def _look(self) -> bool:
         if not self._flights:
             return False
-        updates = self._platform.look({name: flight.handle for name, flight in self._flights.items()})
+        updates = self._platform.look(_Handles(self._flights))
         changed = False
         for name, update in updates.items():
             changed = self._apply(self._flights[name], update) or changed

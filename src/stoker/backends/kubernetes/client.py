@@ -33,6 +33,8 @@ LONGEST_WAIT: Final = 3.0
 WATCH: Final = 290
 """Seconds after which the server ends a watch: one that is silent for longer has lost its connection.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes"""
+PAGE: Final = 250
+"""Objects in one answer to a list that may be long: a pod carries its program, some 20 kB."""
 ABANDONED: Final = 0.3
 """Seconds for a request that was broken off to end."""
 _LOG_IN: Final = (
@@ -94,6 +96,17 @@ class Cluster:
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of an object (a JSON merge patch)."""
         return self.ask("PATCH", path, {}, body)
+
+    def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
+        """A list in pages of `PAGE` objects, the first at the version from which a watch goes on; `ApiError` 410 where
+        the server no longer knows what the next page is."""
+        token = ""
+        while True:
+            page = self.get(path, **params, limit=PAGE, **({"continue": token} if token else {}))
+            yield page
+            token = next_page(page)
+            if not token:
+                return
 
     def delete(
         self, path: str, *, grace: float | None = None, propagation: str = "Background", version: str = ""
@@ -553,6 +566,11 @@ class Inquiry:
     def close(self) -> None:
         """Give it up."""
         self._stream.close()
+
+
+def next_page(page: Mapping[str, Any]) -> str:
+    """What a list's next page is asked for by (`continue`); empty behind the last one."""
+    return str((page.get("metadata") or {}).get("continue") or "")
 
 
 def _read_head(sock: socket.socket) -> tuple[int, Mapping[str, str], bytes]:

@@ -9,7 +9,7 @@ import time
 from typing import Any, Final, Mapping, Sequence
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.kubernetes.client import ApiError, Cluster, Inquiry
+from stoker.backends.kubernetes.client import PAGE, ApiError, Cluster, Inquiry, next_page
 from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes
 from stoker.backends.kubernetes.objects import denied_condition, is_deleted, uid
 from stoker.backends.kubernetes.pending import Patience, Pending, why_pending, words_of
@@ -29,10 +29,10 @@ NODES: Final = 60.0
 """Seconds for which an answer about the nodes is good: many nodes and pods are megabytes."""
 NODES_AWAITED: Final = 5.0
 """Seconds for which nothing is said of pods without a node, as long as the first answer about the nodes may come."""
-_LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
-_NODES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
-    "nodes": ("/api/v1/nodes", {}),
-    "pods": ("/api/v1/pods", {"fieldSelector": _LIVE}),
+_BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_NODES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "nodes": ("/api/v1/nodes", {"limit": PAGE}),
+    "pods": ("/api/v1/pods", {"fieldSelector": _BOUND, "limit": PAGE}),
     "autoscaler": ("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status", {}),
 }
 """What is asked about nodes, by its kind: path and parameters."""
@@ -142,7 +142,9 @@ class Explanations:
         for kind in asked:
             answer = self._take(kind, kind)
             if answer is not None:
-                self._answers[kind] = answer
+                self._add(kind, answer)
+            elif kind not in self._inquiries:
+                self._answers.pop(kind, None)  # some pages are not all
         if asked and not any(kind in self._inquiries for kind in _NODES):
             nodes, pods, status = (self._answers.get(kind) for kind in _NODES)
             self._nodes = None
@@ -155,6 +157,17 @@ class Explanations:
                 )
             self._answers.clear()
         return self._nodes
+
+    def _add(self, kind: str, answer: Mapping[str, Any]) -> None:
+        """Keep an answer about the nodes, and ask for its next page. Of a thousand pods, each of which carries its
+        program, only what they take of their nodes is kept."""
+        items = [_taken(one) if kind == "pods" else one for one in answer.get("items") or ()]
+        known = self._answers.get(kind, {}).get("items") or []
+        self._answers[kind] = {**answer, "items": [*known, *items]}
+        token = next_page(answer)
+        if token:
+            path, params = _NODES[kind]
+            self._inquiries[kind] = self._cluster.inquire(path, **params, **{"continue": token})
 
     def _take(self, key: str, kind: str) -> Mapping[str, Any] | None:
         """An answer; None while it is not there, or where none came. What is refused is not asked for again."""
@@ -170,8 +183,20 @@ class Explanations:
             del self._inquiries[key]
             if error.status == 401:
                 self._cluster.access.renew()
-            else:
+            elif error.status != 410:  # a page came too late
                 self._denied.add(kind)
         except SettingsError:
             pass  # no JSON: something between here and the server answers
         return None
+
+
+def _taken(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """What `cluster_nodes` reads of a pod."""
+    spec = pod.get("spec") or {}
+    kept: dict[str, Any] = {name: spec[name] for name in ("nodeName", "overhead") if name in spec}
+    for name in ("containers", "initContainers"):
+        kept[name] = [
+            {field: one[field] for field in ("resources", "restartPolicy") if field in one}
+            for one in spec.get(name) or ()
+        ]
+    return {"spec": kept}

@@ -16,7 +16,7 @@ from typing import Any, Collection, Final, Iterator, Mapping
 import attrs
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.kubernetes.client import WATCH, Cluster, Stream
+from stoker.backends.kubernetes.client import WATCH, ApiError, Cluster, Stream
 from stoker.backends.kubernetes.kept import Keep, Specs, kept_job
 from stoker.backends.kubernetes.objects import INDEX, index_of
 from stoker.core.codec import parse_object
@@ -97,12 +97,18 @@ class Watch:
         return self._take()
 
     def _list(self) -> list[tuple[str, dict[str, Any]]]:
-        answer = self._cluster.get(self._path, labelSelector=self._selector)
-        self._version = answer["metadata"]["resourceVersion"]
-        listed = {}
-        for one in answer.get("items") or ():
-            name = one["metadata"]["name"]
-            listed[name] = self._keep(one, self.things.get(name))
+        version, listed = "", {}
+        try:
+            for page in self._cluster.pages(self._path, labelSelector=self._selector):
+                version = version or page["metadata"]["resourceVersion"]
+                for one in page.get("items") or ():
+                    name = one["metadata"]["name"]
+                    listed[name] = self._keep(one, self.things.get(name))
+        except ApiError as error:
+            if error.status != 410:
+                raise
+            return []  # a page came too late: the next look begins again
+        self._version = version
         changes = [("DELETED", thing) for name, thing in self.things.items() if not _is_same(thing, listed.get(name))]
         changes += [
             ("MODIFIED" if name in self.things else "ADDED", one)
