@@ -32,7 +32,7 @@ LONG = (
 COPIES = {
     "tests.servers.slurm.slurm_cluster": 2,
     "tests.servers.raycluster.ray_cluster": 2,
-    "tests.kubernetes.server.cluster.cluster_server": 3,
+    "tests.kubernetes.server.cluster.cluster_server": 2,
 }
 """Servers that run in several workers, and in how many while there are other tests."""
 GROUPS = "stoker_groups"

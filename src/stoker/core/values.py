@@ -2,7 +2,7 @@
 first needed, and `__eq__`, `__hash__` and `__repr__` are the same for all of them. Their instances have a `__dict__`.
 
 A small run loads some 170 classes and makes instances of half of them; to compile the methods of all took two fifths of
-its driver's time. A process that forks others calls `complete` first, so that each of them does not make them anew.
+its driver's time. A process that forks many calls `complete` before, so that they do not make them anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final
 
 import attrs
 
-__all__ = ["complete", "define", "frozen", "when_made"]
+__all__ = ["complete", "complete_next", "define", "frozen", "when_made"]
 
 if TYPE_CHECKING:
     from attrs import define, frozen
@@ -32,8 +32,16 @@ else:
 
 def complete() -> None:
     """Make what attrs writes for every class that has been imported and lacks it."""
-    for cls in list(_INCOMPLETE):
+    while complete_next():
+        continue
+
+
+def complete_next() -> bool:
+    """The same for one class; False where none is left."""
+    for cls in _INCOMPLETE:
         _make(cls)
+        return True
+    return False
 
 
 def when_made(cls: type, change: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Final
 
 import attrs
 
-from stoker.core import values, wire
+from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.source import FunctionSource
@@ -34,7 +34,6 @@ _KILL_PATIENCE: Final = 10.0
 
 def rehearse() -> None:
     """Do once, for all workers forked from this process, what each would do for its first job's messages."""
-    values.complete()
     source = FunctionSource(kind="module", module="a", qualname="a", path="a", root="a")
     task = StepTask(
         name="a", source=source, outputs=("a",), unpack=True, split=("a",), environment={"A": "a"}, track=("a",)
