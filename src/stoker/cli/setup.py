@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final, Mapping
+from typing import Any, Callable, Final, Mapping
 
 import click
 
@@ -17,7 +17,7 @@ from stoker.backends.base.backend import Backend
 from stoker.backends.refused import refusal
 from stoker.backends.registry import BACKENDS
 from stoker.cli.doctor import PATIENCE, WIDTH, print_check, stack_checks
-from stoker.cli.stackfile import target_file, with_stack, write_whole
+from stoker.cli.stackfile import refuse_taken, target_file, with_stack, write_whole
 from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_SUCCEEDED, UsageError, nearest
 from stoker.core.findings import Check
 from stoker.core.words import time_text
@@ -163,7 +163,20 @@ def set_up(
     ask = not yes and sys.stdin.isatty()
     given_details = {field: given[field] for field in backend.setup.store_questions if field in given}
     given = {field: text for field, text in given.items() if field not in given_details}
-    settings = answered(backend, given, ask=ask)
+    path, prefix = target_file(Path.cwd())
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def named(first: str) -> None:
+        """Refuse a name that is taken before anything else is asked."""
+        nonlocal name
+        assert backend.setup is not None
+        name = name or (_name_of(first) if backend.setup.name is None else backend.setup.name(first))
+        if not force:
+            refuse_taken(text, prefix, name)
+
+    if name:
+        named("")
+    settings = answered(backend, given, ask=ask, named=named)
     if backend.setup.store:
         usual = backend.setup.usual_store
         store = store or (_asked(backend.setup.store, usual) if ask else usual)
@@ -176,10 +189,6 @@ def set_up(
         field: given_details.get(field) or (_asked(backend.setup.store_questions[field], text) if ask else text)
         for field, text in backend.setup.store_details(store).items()
     }
-    first = settings[next(iter(backend.setup.questions))]
-    name = name or (_name_of(first) if backend.setup.name is None else backend.setup.name(first))
-    path, prefix = target_file(Path.cwd())
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
 
     def document() -> str:
         return with_stack(text, prefix, name, {"flavor": backend.name, **settings}, replace=force, store=store)
@@ -214,8 +223,9 @@ def set_up(
     return EXIT_SUCCEEDED
 
 
-def answered(backend: Backend, given: Mapping[str, str], *, ask: bool) -> dict[str, str]:
-    """The settings: what was given, what is answered, or what is usual; checked by the backend's class."""
+def answered(backend: Backend, given: Mapping[str, str], *, ask: bool, named: Callable[[str], None]) -> dict[str, str]:
+    """The settings: what was given, what is answered, or what is usual; checked by the backend's class. `named` is told
+    the first one, which may name the stack, before anything else is asked."""
     assert backend.setup is not None
     first, *others = backend.setup.questions
     answers = dict(given)
@@ -226,6 +236,7 @@ def answered(backend: Backend, given: Mapping[str, str], *, ask: bool) -> dict[s
         answers[first] = _asked(backend.setup.questions[first], usual_first) if ask else usual_first
     answers[first] = backend.setup.complete(answers[first])
     _checked(backend, {first: answers[first]})
+    named(answers[first])
     if any(field not in answers for field in others):
         usual = backend.setup.suggest(answers)
         for field in others:

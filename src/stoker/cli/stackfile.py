@@ -36,11 +36,11 @@ def with_stack(
     Raises `UsageError` where the file has the stack and `replace` is False, or where it stands in a way that cannot be
     replaced without touching other lines.
     """
+    if not replace:
+        refuse_taken(text, prefix, name)
     document = stacks.parse_toml(text)
     own = _table(document, prefix)
     if name in own.get("stacks", {}):
-        if not replace:
-            raise UsageError(f"there is a stack called '{name}' already", fix="give another --name, or --force")
         text = _without(text, f"{prefix}stacks.{name}")
         if name in _table(stacks.parse_toml(text), prefix).get("stacks", {}):
             raise UsageError(
@@ -57,6 +57,12 @@ def with_stack(
         result = _with_default(result, prefix, name)
     _require_same(document, stacks.parse_toml(result), prefix, name)
     return result
+
+
+def refuse_taken(text: str, prefix: str, name: str) -> None:
+    """Raise `UsageError` where a file's text has a stack of this name."""
+    if name in _table(stacks.parse_toml(text), prefix).get("stacks", {}):
+        raise UsageError(f"there is a stack called '{name}' already", fix="give another --name, or --force")
 
 
 def write_whole(path: Path, text: str) -> None:
