@@ -28,8 +28,6 @@ def test_a_name_that_is_taken_is_refused_before_further_questions(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(setup, "_asked", answer)
     with pytest.raises(UsageError, match="there is a stack called 'login' already"):
-        setup.set_up(
-            BACKENDS.load("slurm"), {}, name=name, yes=False, force=False, hello=False, patience=1.0, store=""
-        )
+        setup.set_up(BACKENDS.load("slurm"), {}, name=name, yes=False, force=False, hello=False, patience=1.0, store="")
     assert len(asked) == questions
     assert Path("stoker.toml").read_text() == written

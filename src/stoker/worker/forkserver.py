@@ -102,7 +102,7 @@ class ForkServer:
 
     def _receive_order(self) -> bool:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, 2 * wire.DATAGRAM_LIMIT, 8)
+            data, descriptors, _, _ = socket.recv_fds(self._control, wire.DATAGRAM_LIMIT, 8)
         except ConnectionResetError:
             return False
         if not data:

@@ -32,6 +32,7 @@ class MetricFiles:
         self.folder = folder
         self._offsets: dict[str, int] = {}
         self._look_at = 0.0
+        self._there = False
 
     def are_due(self) -> bool:
         """Whether it is time for the next look at what steps that still run have written."""
@@ -39,12 +40,14 @@ class MetricFiles:
         if now < self._look_at:
             return False
         self._look_at = now + _PAUSE
-        return os.path.isdir(self.folder)
+        return self._is_there()
 
     def read(self, job: str, *, over: bool = False) -> list[Row]:
         """The rows that are new of a job, "run/key/attempt"; with `over`, all that remain, and the file is removed."""
-        path = self._path(job)
         rows: list[Row] = []
+        if not self._is_there():
+            return rows
+        path = self._path(job)
         while True:
             offset = self._offsets.get(path, 0)
             try:
@@ -72,6 +75,11 @@ class MetricFiles:
         """Remove the folder, unless others of this process have files there."""
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
+
+    def _is_there(self) -> bool:
+        """Whether any step has logged something: the first one that does makes the folder."""
+        self._there = self._there or os.path.isdir(self.folder)
+        return self._there
 
     def _path(self, job: str) -> str:
         run, _, key_and_attempt = job.partition("/")

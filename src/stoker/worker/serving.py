@@ -85,7 +85,7 @@ def serve(
     home, environment, own_pid = os.getcwd(), dict(os.environb), os.getpid()
     while True:
         notice.idle = True
-        data = b"" if notice.stop_requested else jobs.recv(2 * wire.DATAGRAM_LIMIT)
+        data = b"" if notice.stop_requested else jobs.recv(wire.DATAGRAM_LIMIT)
         notice.idle = False
         if not data:
             return
