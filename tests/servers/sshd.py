@@ -39,8 +39,14 @@ class Sshd:
     pid: int
 
     def sessions(self) -> list[psutil.Process]:
-        """The processes of those that are logged in, with all that they started."""
-        return psutil.Process(self.pid).children(recursive=True)
+        """The processes of those that are logged in, with all that they started; not those that have ended and wait for
+        their parent to hear of it."""
+        found = []
+        for process in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
 
     def cut(self) -> None:
         """End all connections, as a network does: without a word."""
