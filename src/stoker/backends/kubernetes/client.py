@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence
 
 from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.kubernetes.access import Access, context_of
@@ -96,17 +96,6 @@ class Cluster:
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of an object (a JSON merge patch)."""
         return self.ask("PATCH", path, {}, body)
-
-    def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """A list in pages of `PAGE` objects, the first at the version from which a watch goes on; `ApiError` 410 where
-        the server no longer knows what the next page is."""
-        token = ""
-        while True:
-            page = self.get(path, **params, limit=PAGE, **({"continue": token} if token else {}))
-            yield page
-            token = next_page(page)
-            if not token:
-                return
 
     def delete(
         self, path: str, *, grace: float | None = None, propagation: str = "Background", version: str = ""
@@ -566,6 +555,25 @@ class Inquiry:
     def close(self) -> None:
         """Give it up."""
         self._stream.close()
+
+
+class Listing(Protocol):
+    """What `pages` asks: `Cluster`."""
+
+    def get(self, path: str, **params: Any) -> dict[str, Any]:
+        """An object, or a list."""
+
+
+def pages(cluster: Listing, path: str, *, limit: int = PAGE, **params: Any) -> Iterator[dict[str, Any]]:
+    """A list in pages of `limit` objects, the first at the version from which a watch goes on; `ApiError` 410 where
+    the server no longer knows what the next page is."""
+    token = ""
+    while True:
+        page = cluster.get(path, **params, limit=limit, **({"continue": token} if token else {}))
+        yield page
+        token = next_page(page)
+        if not token:
+            return
 
 
 def next_page(page: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Collection, Final, Iterator, Mapping
 import attrs
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.kubernetes.client import WATCH, ApiError, Cluster, Stream
+from stoker.backends.kubernetes.client import WATCH, ApiError, Cluster, Stream, pages
 from stoker.backends.kubernetes.kept import Keep, Specs, kept_job
 from stoker.backends.kubernetes.objects import INDEX, index_of
 from stoker.core.codec import parse_object
@@ -99,7 +99,7 @@ class Watch:
     def _list(self) -> list[tuple[str, dict[str, Any]]]:
         version, listed = "", {}
         try:
-            for page in self._cluster.pages(self._path, labelSelector=self._selector):
+            for page in pages(self._cluster, self._path, labelSelector=self._selector):
                 version = version or page["metadata"]["resourceVersion"]
                 for one in page.get("items") or ():
                     name = one["metadata"]["name"]

@@ -15,7 +15,7 @@ import attrs
 
 from stoker.backends.base.backend import settings_of
 from stoker.backends.kubernetes.check import image_of
-from stoker.backends.kubernetes.client import ApiError
+from stoker.backends.kubernetes.client import ApiError, pages
 from stoker.backends.kubernetes.nodes import (
     ClusterNodes,
     amount_text,
@@ -284,14 +284,7 @@ def account(cluster: Api) -> str:
 
 def items(cluster: Api, path: str) -> list[dict[str, Any]]:
     """All objects of a list, page by page."""
-    found: list[dict[str, Any]] = []
-    token = ""
-    while True:
-        page = cluster.get(path, limit=PAGE, **({"continue": token} if token else {}))
-        found += page.get("items") or []
-        token = str((page.get("metadata") or {}).get("continue") or "")
-        if not token:
-            return found
+    return [one for page in pages(cluster, path, limit=PAGE) for one in page.get("items") or ()]
 
 
 def scaling_status(cluster: Api) -> str:
