@@ -166,16 +166,17 @@ def set_up(
     path, prefix = target_file(Path.cwd())
     text = path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def named(first: str) -> None:
-        """Refuse a name that is taken before anything else is asked."""
-        nonlocal name
-        assert backend.setup is not None
-        name = name or (_name_of(first) if backend.setup.name is None else backend.setup.name(first))
-        if not force:
-            refuse_taken(text, prefix, name)
+    if name and not force:
+        refuse_taken(text, prefix, name)
 
-    if name:
-        named("")
+    def named(first: str) -> None:
+        """Name the stack by the first answer where no name was given, and refuse one that is taken."""
+        nonlocal name
+        if not name:
+            name = _name_by(backend, first)
+            if not force:
+                refuse_taken(text, prefix, name)
+
     settings = answered(backend, given, ask=ask, named=named)
     if backend.setup.store:
         usual = backend.setup.usual_store
@@ -255,6 +256,12 @@ def _checked(backend: Backend, settings: Mapping[str, str]) -> None:
 def _asked(words: str, usual: str) -> str:
     answer: str = click.prompt(words, default=usual, show_default=bool(usual), err=True)
     return answer.strip()
+
+
+def _name_by(backend: Backend, first: str) -> str:
+    """A stack's name by the first answer of its setup."""
+    assert backend.setup is not None
+    return _name_of(first) if backend.setup.name is None else backend.setup.name(first)
 
 
 def _name_of(address: str) -> str:

@@ -38,10 +38,10 @@ def complete() -> None:
 
 def complete_next() -> bool:
     """The same for one class; False where none is left."""
-    for cls in _INCOMPLETE:
+    cls = next(iter(_INCOMPLETE), None)
+    if cls is not None:
         _make(cls)
-        return True
-    return False
+    return cls is not None
 
 
 def when_made(cls: type, change: Callable[[], None]) -> None:

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 _PIPE_SIZE: Final = 1 << 20
 """Bytes that a pipe for output holds (Linux), so that a step that writes much seldom waits for the driver."""
 _CHUNK: Final = 1 << 20
-_FIRST: Final = 1 << 16
-"""Bytes that are read at first: nearly all reads find less, and Python makes room for what it asks for, which takes ten
-times as long for more than 128 KiB."""
+_READ: Final = 1 << 16
+"""Bytes of one read: most find less, and Python allocates all that it asks for, ten times as slowly above 128 KiB."""
 _MARK_LINE: Final = 4096
 """Bytes behind a mark before its line must have ended; the line says nothing more than the mark."""
 
@@ -65,19 +64,18 @@ class WorkerOutput:
         With `all`, as much as a full pipe can hold, which is what jobs that are over may have written; otherwise one
         piece, so that a step that writes faster than lines can be stored does not fill the driver's memory.
         """
-        remaining, size = 2 * _PIPE_SIZE if all else _CHUNK, _FIRST
+        remaining = 2 * _PIPE_SIZE if all else _CHUNK
         while remaining > 0:
             try:
-                data = os.read(self.descriptor, size)
+                data = os.read(self.descriptor, _READ)
             except BlockingIOError:
                 return True
             if not data:
                 return False
             remaining -= len(data)
             self._take(data, lines)
-            if len(data) < size:
+            if len(data) < _READ:
                 return True
-            size = _CHUNK
         return True
 
     def _take(self, data: bytes, lines: dict[str, list[LogLine]]) -> None:
@@ -201,10 +199,9 @@ class WorkerHandle:
     def receive(self) -> tuple[list[StepResult | WorkerEvent], bool]:
         """What the worker reported of its jobs, and whether more may come."""
         messages: list[StepResult | WorkerEvent] = []
-        size = _FIRST
         while True:
             try:
-                data = self.results.recv(size)
+                data = self.results.recv(_READ)
             except BlockingIOError:
                 return messages, True
             except ConnectionResetError:
@@ -217,9 +214,8 @@ class WorkerHandle:
                     messages.append(from_json(kind, document, strict=False))
             except (BackendError, SettingsError) as error:
                 return [*messages, *self._give_up(error)], False
-            if len(data) < size:
+            if len(data) < _READ:
                 return messages, True
-            size = _CHUNK
 
     def _give_up(self, error: StokerError) -> Iterator[StepResult]:
         """End a worker whose messages cannot be read: a step wrote into the stream of its results."""

@@ -32,7 +32,7 @@ class MetricFiles:
         self.folder = folder
         self._offsets: dict[str, int] = {}
         self._look_at = 0.0
-        self._there = False
+        self._folder_exists = False
 
     def are_due(self) -> bool:
         """Whether it is time for the next look at what steps that still run have written."""
@@ -40,12 +40,12 @@ class MetricFiles:
         if now < self._look_at:
             return False
         self._look_at = now + _PAUSE
-        return self._is_there()
+        return self._has_folder()
 
     def read(self, job: str, *, over: bool = False) -> list[Row]:
         """The rows that are new of a job, "run/key/attempt"; with `over`, all that remain, and the file is removed."""
         rows: list[Row] = []
-        if not self._is_there():
+        if not self._has_folder():
             return rows
         path = self._path(job)
         while True:
@@ -76,10 +76,10 @@ class MetricFiles:
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
 
-    def _is_there(self) -> bool:
+    def _has_folder(self) -> bool:
         """Whether any step has logged something: the first one that does makes the folder."""
-        self._there = self._there or os.path.isdir(self.folder)
-        return self._there
+        self._folder_exists = self._folder_exists or os.path.isdir(self.folder)
+        return self._folder_exists
 
     def _path(self, job: str) -> str:
         run, _, key_and_attempt = job.partition("/")
