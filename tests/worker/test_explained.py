@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,43 @@ def test_the_telling_lines_of_the_kernels_log() -> None:
 
 
 def test_a_log_that_may_not_be_read_says_nothing(tmp_path: Path) -> None:
-    assert KernelLog(str(tmp_path / "missing")).since(10.0) == []
-    (tmp_path / "empty").write_text("")
-    assert KernelLog(str(tmp_path / "empty")).since(10.0) == []
+    now = time.time()
+    for log in (KernelLog(str(tmp_path / "missing")), KernelLog(str(tmp_path))):
+        log.look(now)
+        assert log.since(now) == [] and log.since(now - 10.0) == []
+
+
+@pytest.mark.parametrize("skew", [-100.0, 0.0, 100.0])
+def test_a_line_of_the_log_belongs_to_the_attempts_that_had_begun(tmp_path: Path, skew: float) -> None:
+    """Whatever the kernel's clock says: the XID of an attempt does not explain the end of the next one."""
+    path = tmp_path / "kmsg"
+    number = 0
+
+    def logged(text: str) -> None:
+        nonlocal number
+        number += 1
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"6,{number},{max(0, int((time.monotonic() + skew) * 1e6))},-;{text}\n")
+
+    logged("NVRM: Xid (PCI:0000:05:00): 79, pid=1")
+    log = KernelLog(str(path))
+    first = time.time()
+    log.look(first)
+    assert log.since(first) == []
+    logged("NVRM: Xid (PCI:0000:05:00): 13, pid=2")
+    assert log.since(first) == ["NVRM: Xid (PCI:0000:05:00): 13, pid=2"]
+    logged("NVRM: Xid (PCI:0000:05:00): 31, pid=2")
+    second = time.time()
+    log.look(second)
+    assert log.since(second) == []
+    logged("NVRM: Xid (PCI:0000:05:00): 43, pid=3")
+    assert log.since(second) == ["NVRM: Xid (PCI:0000:05:00): 43, pid=3"]
+    assert [line[28:30] for line in log.since(first)] == ["13", "31", "43"]
+
+
+def test_the_lines_of_an_attempt_of_an_earlier_driver(tmp_path: Path) -> None:
+    """They were logged before this driver could read: the kernel's own times are all there is."""
+    path = tmp_path / "kmsg"
+    path.write_text(f"6,1,{int(time.monotonic() * 1e6)},-;NVRM: Xid (PCI:0000:05:00): 79, pid=1\n")
+    log = KernelLog(str(path))
+    assert log.since(time.time() - 5.0) == ["NVRM: Xid (PCI:0000:05:00): 79, pid=1"]

@@ -75,6 +75,7 @@ class Witness:
 
     def begin(self, now: float) -> dict[str, Any]:
         """The facts of the moment in which an attempt is submitted."""
+        self._kernel.look(now)
         return {"submitted": now, "oom_kills": self._kills.now()}
 
     def explain(
@@ -89,7 +90,7 @@ class Witness:
         # SIGTERM is never the OOM killer's. Evidence for "killed" is that a child was, by SIGKILL.
         by_kill = explanation.cause == KILLED and (ending.signal == signal.SIGKILL or explanation.evidence)
         oom = self._kills.since(execution.facts.get("oom_kills")) if by_kill else ""
-        kernel = self._kernel.since(time.time() - execution.facts.get("submitted", time.time()))
+        kernel = self._kernel.since(execution.facts.get("submitted", time.time()))
         return explain_failure(error, lines, attrs.evolve(ending, oom=oom, kernel=tuple(kernel)))
 
 

@@ -9,20 +9,24 @@ kernel.dmesg_restrict is set, and is mostly absent in containers. What cannot be
 
 from __future__ import annotations
 
+import collections
 import os
 import time
+import weakref
 from typing import Final, Iterable, Iterator
 
 from stoker.worker.containment import V1_COUNTER, groups_in
 
 FRESH: Final = 1.0
-"""Seconds for which a reading stands for "now". A counter costs 0.05 ms and a full log 30 ms to read, and thousands of
-steps may start, or fail together, in a second."""
+"""Seconds for which a reading of a counter stands for "now". It costs 0.05 ms, and thousands of steps may start, or
+fail together, in a second."""
 _MACHINE: Final = "/proc/vmstat"
 _TELLING: Final = ("NVRM: Xid", "Killed process")
 """Words of the log's lines that explain ends of processes."""
 _RECORD: Final = 8192
 """Bytes of the longest record: a read takes one record, and fails if its buffer is smaller (the kernel's own limit)."""
+_KEPT: Final = 1000
+"""Telling lines that are kept: a broken device can fill the log."""
 
 
 # The counters of the OOM killer
@@ -156,37 +160,61 @@ def telling(records: Iterable[str], since: float) -> list[str]:
 
 
 class KernelLog:
-    """The kernel's log, read when something failed."""
+    """The kernel's log from now on. A line belongs to the attempts that had begun when it was read.
+
+    Its own times cannot say so: the kernel's clock of its log and a process's drift apart by seconds within days, and
+    by any time where a virtual machine was stopped and went on.
+    """
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
         self._path = path
-        self._read_at = float("-inf")
-        self._records: list[str] = []
+        self._opened = time.time()
+        self._lines: collections.deque[tuple[float, str]] = collections.deque(maxlen=_KEPT)
+        """The telling lines, each with the time at which it was read."""
+        self._descriptor = _opened(path)
+        if self._descriptor is not None:
+            weakref.finalize(self, os.close, self._descriptor)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
 
-    def since(self, seconds_ago: float) -> list[str]:
-        """The telling lines of the last seconds, and of one more: the kernel's clock is not quite the process's."""
-        now = time.monotonic()
-        if now - self._read_at > FRESH:
-            self._read_at = now
-            self._records = list(_records(self._path))
-        return telling(self._records, now - seconds_ago - 1.0)
+    def look(self, now: float) -> None:
+        """Read what was logged until now, in seconds since the epoch. Called as each attempt begins."""
+        if self._descriptor is not None:
+            for line in telling(_records(self._descriptor), float("-inf")):
+                self._lines.append((now, line))
+
+    def since(self, began: float) -> list[str]:
+        """The telling lines of an attempt that began at this time, in seconds since the epoch."""
+        if began < self._opened:
+            return self._by_its_clock(time.time() - began)
+        self.look(time.time())
+        return [line for read, line in self._lines if read > began]
+
+    def _by_its_clock(self, seconds_ago: float) -> list[str]:
+        """The lines of an attempt that another driver began, and of one second more."""
+        descriptor = _opened(self._path)
+        if descriptor is None:
+            return []
+        try:
+            return telling(_records(descriptor), time.monotonic() - seconds_ago - 1.0)
+        finally:
+            os.close(descriptor)
 
 
-def _records(path: str) -> Iterator[str]:
+def _opened(path: str) -> int | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return
-    try:
-        while True:
-            try:
-                data = os.read(descriptor, _RECORD)
-            except BrokenPipeError:
-                continue  # the record was overwritten meanwhile; the next read goes on behind it
-            if not data:
-                return
-            yield data.decode("utf-8", "replace")
-    except OSError:
-        return  # BlockingIOError: that was the last one
-    finally:
-        os.close(descriptor)
+        return None
+
+
+def _records(descriptor: int) -> Iterator[str]:
+    while True:
+        try:
+            data = os.read(descriptor, _RECORD)
+        except BrokenPipeError:
+            continue  # the record was overwritten meanwhile; the next read goes on behind it
+        except OSError:
+            return  # BlockingIOError: that was the last one
+        if not data:
+            return
+        yield data.decode("utf-8", "replace")
