@@ -25,6 +25,7 @@ from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, key_parts
 from stoker.engine.jobs import JobChange, RunJobs, masked_status
+from stoker.engine.later import LaterObserver
 from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
 from stoker.engine.places import FaultyPlaces
@@ -55,8 +56,9 @@ class RunLoop:
         self._run = run
         self._recorder = recorder
         self._inputs = inputs
+        # What can run next is sent before a person sees what ended.
+        self._observer = observer = LaterObserver(observer)
         self._input_code = InputCode(observer.message)
-        self._observer = observer
         self._policy = policy
         self._jobs = RunJobs(
             run, backends, max_parallel=policy.max_parallel, secrets=policy.secrets, pipeline=policy.pipeline
@@ -132,6 +134,7 @@ class RunLoop:
     def _leave(self, then: Callable[[], None]) -> None:
         self._recorder.flush()
         self._jobs.leave()
+        self._observer.deliver()
         then()
 
     def _stop(self, *, hard: bool) -> None:
@@ -196,10 +199,13 @@ class RunLoop:
                 self._recorder.flush()
             finally:
                 self._jobs.close()
+                self._observer.deliver()
         return self.status
 
     def _drain(self) -> bool:
-        """Handle all events, commit, then submit jobs; whether the run is over."""
+        """Handle all events, commit, submit jobs, then tell the observer; whether the run is over."""
+        if self._posted:
+            self._observer.deliver()
         while self._posted:
             self._posted.popleft()()
         if self._postponed and not self._recorder.is_away:
@@ -217,6 +223,7 @@ class RunLoop:
                 self._submit(submission)
             if not self._machine.grows:
                 self._jobs.complete()
+        self._observer.deliver()
         return self.status != "running"
 
     def _wait(self) -> None:

@@ -83,6 +83,7 @@ def serve(
     steps: dict[int, StepTask] = {}
     # As bytes, which are compared in a quarter of the time that texts take: this is done after every step.
     home, environment, own_pid = os.getcwd(), dict(os.environb), os.getpid()
+    memory.begin()
     while True:
         notice.idle = True
         data = b"" if notice.stop_requested else jobs.recv(wire.DATAGRAM_LIMIT)
@@ -93,7 +94,6 @@ def serve(
         steps.update({int(number): step for number, step in job.steps.items()})
         step = steps[job.step]
         os.environ.update(step.environment)
-        memory.begin()
         if job.timed:
             worker.emit(WorkerEvent(kind="began", job=job.job, time=time.time()))
         result = worker.run(job, step)
@@ -104,9 +104,6 @@ def serve(
             result = attrs.evolve(result, imports=imports.seen())
         _flush(libc)
         leftovers = _end_leftovers()
-        if dict(os.environb) != environment:
-            os.environb.clear()
-            os.environb.update(environment)
         if job.mark:
             line = wire.MARK + job.job.encode() + b"\n"
             _write(1, line)
@@ -119,6 +116,11 @@ def serve(
         if retired:
             _flush(libc)
             return
+        # What the next job needs is done while the driver works on this one's result.
+        if dict(os.environb) != environment:
+            os.environb.clear()
+            os.environb.update(environment)
+        memory.begin()
 
 
 def _flush(libc: Any) -> None:
