@@ -65,7 +65,9 @@ def test_a_step_says_what_its_platform_is_sent_and_where_its_inputs_come_from(si
     text = site.server.get(f"/runs/{site.bad}/step", key="train").text
     assert f'href="/runs/{site.bad}/artifact?key=load&amp;name=images">load.images</a>' in text
     assert "a value of the call" in text  # batch
+    assert "On the orchestrator of stack " in text and "What its platform is sent for it" in text
     sent = site.server.get(f"/runs/{site.bad}/request", key="train")
+    assert "would send it now to the orchestrator" in sent.text
     assert sent.code == 200 and "stoker.worker.boot" in sent.text and f"{site.bad}/train/1" in sent.text
     document = site.server.get(f"/api/v1/runs/{site.bad}/request", key="train").json()
     assert document["backend"] == "orchestrator" and document["step"] == "train"
