@@ -105,7 +105,7 @@ def print_check(check: Check, width: int) -> None:
 
 def every_check() -> Iterator[Check]:
     """The checks of this machine."""
-    for checks in (machine, accelerators, configuration, home, packages, platforms, clouds):
+    for checks in (machine, accelerators, configuration, home, packages, platforms):
         yield from checks()
 
 
@@ -337,20 +337,6 @@ def platforms() -> Iterator[Check]:
         yield from backend.doctor()
 
 
-def clouds() -> Iterator[Check]:
-    """Platforms without a backend, by their configuration on this machine; no secret is read."""
-    folder = Path.home()
-    signs = {
-        "aws": [
-            *(str(path) for name in ("credentials", "config") if os.path.exists(path := folder / ".aws" / name)),
-            *_set_variables("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        ],
-        "skypilot": [str(folder / ".sky")] if os.path.exists(folder / ".sky") else [],
-    }
-    for name, evidence in signs.items():
-        yield Check(name=name, found=", ".join(evidence) or "nothing to reach it with (optional)")
-
-
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     """The type of a path's file system, such as "ext4"; empty if it is not known."""
     try:
@@ -380,10 +366,6 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _set_variables(*variables: str) -> list[str]:
-    return [name for name in variables if os.environ.get(name)]
 
 
 def _error_text(error: StokerError) -> str:

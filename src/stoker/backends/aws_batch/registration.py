@@ -63,6 +63,15 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     )
 
 
+def doctor() -> Iterator[Check]:
+    """Whether there is a login for AWS, which SageMaker uses, too."""
+    from stoker.backends.base.reaching import reach
+
+    files = ("~/.aws/credentials", "~/.aws/config")
+    variables = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    yield reach("aws", files=files, variables=variables)
+
+
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     """The identity, the queues and what they hold, roles, the image, the artifact store and the log group."""
     from stoker.backends.aws_batch.client import BatchClient
@@ -138,6 +147,7 @@ BATCH: Final = Backend(
     ),
     puller=puller,
     parent_image=parent_image,
+    doctor=doctor,
     probe=probe,
     setup=SETUP,
     left_jobs=ACCOUNTS.left_jobs,

@@ -61,10 +61,10 @@ def complete_store(options: Mapping[str, Any], uri: str) -> str:
 
 def doctor() -> Iterator[Check]:
     """Whether a kubeconfig names a cluster, or this is a pod of one."""
-    paths = (os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")).split(os.pathsep)
-    there = [path for path in paths if os.path.isfile(path)]
-    there += ["KUBERNETES_SERVICE_HOST"] if os.environ.get("KUBERNETES_SERVICE_HOST") else []
-    yield Check(name="kubernetes", found=", ".join(there) or "nothing to reach it with (optional)")
+    from stoker.backends.base.reaching import reach
+
+    paths = (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
+    yield reach("kubernetes", files=paths, variables=("KUBERNETES_SERVICE_HOST",))
 
 
 def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:

@@ -24,8 +24,9 @@ def open_ray(site: Site, options: Mapping[str, Any], services: Services) -> Runn
 
 def doctor() -> Iterator[Check]:
     """Whether a variable names a cluster."""
-    named = [name for name in ("RAY_ADDRESS",) if os.environ.get(name)]
-    yield Check(name="ray", found=", ".join(named) or "nothing to reach it with (optional)")
+    from stoker.backends.base.reaching import reach
+
+    yield reach("ray", variables=("RAY_ADDRESS",))
 
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:

@@ -40,10 +40,10 @@ def puller(options: Mapping[str, Any]) -> Puller | None:
 
 
 def doctor() -> Iterator[Check]:
-    """Whether SkyPilot's command is here."""
-    import shutil
+    """Whether SkyPilot's command is here, and what it knows of clouds."""
+    from stoker.backends.base.reaching import reach
 
-    yield Check(name="skypilot", found=shutil.which("sky") or "no `sky` on the PATH (optional)")
+    yield reach("skypilot", commands=("sky",), files=("~/.sky",))
 
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import (
@@ -51,7 +50,9 @@ def default_store(options: Mapping[str, Any]) -> str:
 
 def doctor() -> Iterator[Check]:
     """Whether this machine has sbatch; a stack's `host` names a login node instead."""
-    yield Check(name="slurm", found=shutil.which("sbatch") or "nothing to reach it with (optional)")
+    from stoker.backends.base.reaching import reach
+
+    yield reach("slurm", commands=("sbatch",))
 
 
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
