@@ -26,6 +26,7 @@ from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
 from stoker.core.findings import Check
 from stoker.core.status import NO_GPU_BUILD
+from stoker.core.version import VERSION
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.devices import builds
 from stoker.devices.probe import probe
@@ -147,16 +148,11 @@ def _store_check(stack: stacks.Stack) -> Check:
     return Check(name="artifact store", found=f"{shown_uri}, written and read in {took}", problem=problem)
 
 
-def stoker_version() -> str:
-    """The installed version."""
-    return _version("stoker") or "unknown (not installed)"
-
-
 def machine() -> Iterator[Check]:
     """Checks of Python and the operating system."""
     import sqlite3
 
-    yield Check(name="stoker", found=stoker_version())
+    yield Check(name="stoker", found=VERSION)
     yield Check(name="python", found=f"{platform.python_version()} at {sys.executable}")
     supported = sys.platform in ("linux", "darwin")
     yield Check(

@@ -25,6 +25,7 @@ from stoker.core.errors import (
     nearest,
 )
 from stoker.core.plugins import Registry
+from stoker.core.version import VERSION
 from stoker.core.words import shown
 from stoker.report import streams
 from stoker.report.guarded import flush_or_drop, open_missing
@@ -127,12 +128,10 @@ def _report_defect(error: Exception, command: Sequence[str], *, traced: bool) ->
     import tempfile
     import traceback
 
-    from stoker.cli.doctor import stoker_version
-
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     head = f"error: {type(error).__name__} inside Stoker, which should not happen"
     report = (
-        f"Stoker {stoker_version()}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"Stoker {VERSION}, Python {platform.python_version()}, {platform.platform()}\n"
         f"stoker {' '.join(name for name in command if name in PARTS)}\n\n{text}"
     )
     try:
@@ -244,9 +243,7 @@ def group(ctx: click.Context, *, version: bool, traceback: bool) -> None:
     """Stoker runs pipelines of ordinary Python functions."""
     del traceback  # taken off the arguments by `invoke`, wherever it stands
     if version:
-        from stoker.cli.doctor import stoker_version
-
-        echo(stoker_version())
+        echo(VERSION)
         ctx.exit()
     if ctx.invoked_subcommand is None:
         echo(ctx.get_help())
