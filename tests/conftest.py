@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.servers.containers import base_image, engine, registry  # noqa: F401  # fixtures: a real container engine
+from tests.wheels import made_wheels, used_home  # noqa: F401  # fixtures: what travels, made once
 from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to several workers, and what is said of them
     pytest_collection_modifyitems,
     pytest_configure_node,

@@ -104,9 +104,9 @@ VALUES = ("add", "surroundings", "child_dies", "waits", "sees", "trains")
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(made_wheels: Path) -> Path:
     """Stoker's worker in a folder, for images that lack it."""
-    return worker_bundle(tmp_path_factory.mktemp("worker"))
+    return worker_bundle(made_wheels)
 
 
 class Bench:

@@ -9,6 +9,7 @@ import pytest
 from tests.kubeflow.endpoint import Endpoint
 from tests.kubernetes.server.cluster import cluster, cluster_server  # noqa: F401  # fixtures
 from tests.servers.s3 import s3_server  # noqa: F401  # a fixture
+from tests.wheels import all_in_used_homes  # noqa: F401  # a fixture for every test
 
 
 @pytest.fixture

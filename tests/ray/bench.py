@@ -143,9 +143,9 @@ OVER = ("succeeded", "failed")
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(made_wheels: Path) -> Path:
     """Stoker's worker in a folder."""
-    return worker_bundle(tmp_path_factory.mktemp("worker"))
+    return worker_bundle(made_wheels)
 
 
 class Bench:

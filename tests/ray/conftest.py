@@ -2,3 +2,4 @@
 
 from tests.ray.bench import bench, bundle  # noqa: F401  # fixtures
 from tests.servers.raycluster import ray_cluster  # noqa: F401  # a fixture
+from tests.wheels import all_in_used_homes  # noqa: F401  # a fixture for every test

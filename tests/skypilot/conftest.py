@@ -16,6 +16,7 @@ import psutil
 import pytest
 from tests.servers import skydouble
 from tests.servers.s3 import s3_server  # noqa: F401  # a fixture
+from tests.wheels import all_in_used_homes  # noqa: F401  # a fixture for every test
 
 
 @attrs.frozen

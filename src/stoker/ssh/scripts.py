@@ -27,6 +27,8 @@ GATHERED: Final = 32 << 20
 MISSING: Final = 3
 """The code by which a script says that there is no such file."""
 _END: Final = "stoker-ends-here"
+_LEVEL: Final = 6
+"""Of gzip. Python's usual 9 takes three times as long for Stoker's own files, and makes them 1 % smaller."""
 _ARGUMENTS: Final = 64 << 10
 """Bytes of the arguments of one command; a single one may have 128 KiB, all of them 2 MiB.
 https://man7.org/linux/man-pages/man2/execve.2.html"""
@@ -82,7 +84,7 @@ def write(files: Mapping[str, bytes], mode: int) -> str:
     """Write files beside their names by one archive, then rename them."""
     token = hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()[:16]
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz", format=tarfile.GNU_FORMAT) as tar:
+    with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=_LEVEL, format=tarfile.GNU_FORMAT) as tar:
         for path, data in files.items():
             info = tarfile.TarInfo(f"{absolute(path).lstrip('/')}.part-{token}")
             info.size, info.mode = len(data), mode
@@ -271,7 +273,9 @@ def bring(target: str) -> str:
 def archive(folder: str) -> bytes:
     """All that is in a folder, for `bring`."""
     data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz", format=tarfile.GNU_FORMAT, dereference=True) as tar:
+    with tarfile.open(
+        fileobj=data, mode="w:gz", compresslevel=_LEVEL, format=tarfile.GNU_FORMAT, dereference=True
+    ) as tar:
         tar.add(folder, ".")
     return data.getvalue()
 

@@ -335,7 +335,7 @@ def cluster_server() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def cluster(cluster_server: LocalCluster) -> Iterator[LocalCluster]:
+def cluster(cluster_server: LocalCluster, used_home: Path) -> Iterator[LocalCluster]:
     """An empty cluster with the nodes of `NODES`; what the test leaves running is ended."""
     log = cluster_server.folder / "server.log"
     written = log.stat().st_size

@@ -72,6 +72,8 @@ JOBS: Final = "jobs"
 """The key of the Secret in which the document is."""
 PART: Final = 1_000_000
 """Bytes of one config map: the API takes a mebibyte with all around it."""
+_LEVEL: Final = 6
+"""Of gzip. Python's usual 9 takes three times as long for Stoker's own files, and makes them 1 % smaller."""
 COMPILED: Final = frozenset({"core", "worker", "vendors", "store", "devices", "attr", "attrs"})
 """Folders that every worker imports from."""
 ELEMENTS: Final = 1000
@@ -337,7 +339,7 @@ def _archive(root: Path) -> bytes:
                     py_compile.compile(str(path), compiled, name.as_posix(), doraise=True, invalidation_mode=mode)
                     files.append((importlib.util.cache_from_source(name.as_posix()), Path(compiled).read_bytes()))
     index = json.dumps([(name, len(content)) for name, content in files]).encode()
-    return gzip.compress(index + b"\n" + b"".join(content for _, content in files), 9, mtime=0)
+    return gzip.compress(index + b"\n" + b"".join(content for _, content in files), _LEVEL, mtime=0)
 
 
 @functools.lru_cache(maxsize=2)
