@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 FEATURES = """
@@ -226,7 +227,10 @@ if __name__ == "__main__":
 
 
 def test_profiles_also_of_a_task_that_was_killed(project: Any) -> None:
-    project.write({"flow.py": PROFILE}).run("flow.py", "run", "--simulate", "4xH100-80GB")
+    said = project.write({"flow.py": PROFILE}).run("flow.py", "run", "--simulate", "4xH100-80GB").stderr
+    # The table at the run's end and the record say the same of the task whose failure was caught.
+    assert re.search(r"^  ✓ killed +succeeded", said, re.MULTILINE), said
+    assert project.client().runs()[0].steps["killed"].status == "succeeded"
     end = project.client().runs()[0].steps["end"].outputs
     assert end["gpu_profile_num_gpus"].load() == 1 and end["p_num_gpus"].load() == 2
     data = end["gpu_profile_data"].load()

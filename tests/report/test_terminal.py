@@ -145,6 +145,26 @@ def test_a_fan_out_is_one_row(clock: Clock) -> None:
     assert text.count("why") == 1, "the element's failure is told once, not again for the fan-out"
 
 
+def test_a_failure_that_was_caught_is_told_and_counts_as_a_success(clock: Clock) -> None:
+    out = io.StringIO()
+    view = Terminal(out)
+    view.began("1abc", plan("train", "square"))
+    view.changed("train", "failed", done(cause="user-error", traceback="Traceback …\nValueError: no\n"))
+    view.changed("train", "caught", {"parent": "", "message": "user-error: its failure is kept in 'problem'"})
+    view.changed("square", "expanded", {"count": 2})
+    for index in range(2):
+        view.changed(f"square[{index}]", "failed", done(parent="square", index=index, cause="user-error"))
+        view.changed(f"square[{index}]", "caught", {"parent": "square", "message": "user-error: it was caught"})
+    view.changed("square", "succeeded", done(seconds=1.5))
+    view.ended("succeeded")
+    text = out.getvalue()
+    assert "train: user-error: its failure is kept in 'problem'\n" in text
+    assert "square[1]: user-error: it was caught\n" in text
+    assert "train failed: user-error\nTraceback …\nValueError: no\n" in text
+    table = text.splitlines()[-6:]
+    assert "  ✓ train      succeeded" in table and "  ✓ square ×2  succeeded  1.5 s" in table, text
+
+
 def test_a_short_run_draws_nothing_but_its_summary(clock: Clock) -> None:
     out = Tty()
     view = Terminal(out)

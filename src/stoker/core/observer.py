@@ -15,7 +15,8 @@ class Observer(Protocol):
 
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
         """A step's status changed; also "retrying", "sent" to a platform's queue, "waiting" with `message`, "expanded"
-        with `count` (fan-outs), and "leased" with the documents of its `devices`.
+        with `count` (fan-outs), "leased" with the documents of its `devices`, and "caught" with `message` where it
+        failed and counts as succeeded.
 
         Facts, where known: `parent` and `index` of an element, `seconds`, `cpu` (seconds), `peak` (bytes), `cause`,
         `message`, `traceback`, `attempt`, `receipt` (in a line), `warning`, `changes` (texts, with "retrying"), `wait`

@@ -123,4 +123,4 @@ class Growth:
         # The cache must not give these outputs to a later run.
         step = attrs.evolve(step, settings=attrs.evolve(step.settings, cache=False))
         self._recorder.record_settled(key, step, "succeeded", facts, execution, parent=parent, index=index)
-        self._observer.message(f"{key}: {message}")
+        self._observer.changed(key, "caught", {"parent": parent, "message": message})

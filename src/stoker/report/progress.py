@@ -149,6 +149,8 @@ class Progress:
         elif status == "retrying":
             self._forget(row, key)
             row.again = (time.monotonic() + facts["wait"], facts["cause"])
+        elif status == "caught":
+            self._catch(row, element=bool(parent))
         else:
             self._end(row, key, status, facts, element=bool(parent))
         return row
@@ -224,6 +226,16 @@ class Progress:
         self._wait(row, key, "")
         row.running.pop(key, None)
         row.devices.pop(key, None)
+
+    def _catch(self, row: Row, *, element: bool) -> None:
+        """Count a failure that the user's code caught as a success; it stays among the failures to show."""
+        if not element:
+            row.status = "succeeded"
+        elif row.statuses.get("failed"):
+            row.statuses["failed"] -= 1
+            row.statuses["succeeded"] = row.statuses.get("succeeded", 0) + 1
+            row.statuses = {status: number for status, number in row.statuses.items() if number}
+        row.complaint = ""
 
     def _end(self, row: Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
         self._forget(row, key)

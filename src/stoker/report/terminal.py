@@ -86,6 +86,8 @@ class Terminal:
         if status == "waiting":
             if not self._tty and not parent:
                 self._line(f"{key}: {facts['message']}")
+        elif status == "caught":
+            self._line(f"{key}: {facts['message']}")
         elif status == "retrying":
             changed = "".join(f", {change}" for change in facts.get("changes", ()))
             again = f"again in {time_text(facts['wait'])}{changed}"
