@@ -39,7 +39,8 @@ def command(
         print_json([run.as_dict(steps=False) for run in runs])
         return
     if not runs:
-        say("no runs" + (" like that" if pipeline or status or tag or since else " yet"))
+        which = "like that" if pipeline or status or tag or since else "yet"
+        say(f"no runs {which} in {client.store.records.database.label}")
         return
     headers = ("run", "pipeline", "status", "created", "took", "stack", "tags")
     echo(table(headers, [_row(run) for run in runs], right=("took",)))

@@ -103,7 +103,8 @@ class Client:
             return Run(self.store, self.store.records.run(id))
         newest = self.runs(limit=1)
         if not newest:
-            raise NotFound("there are no runs yet", fix="call a pipeline, or `stoker run FILE`")
+            where = self.store.records.database.label
+            raise NotFound(f"there are no runs yet in {where}", fix="call a pipeline, or `stoker run FILE`")
         return newest[0]
 
     def artifact(self, digest: str) -> Output:

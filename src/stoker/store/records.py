@@ -430,7 +430,8 @@ class Records:
             listed = ", ".join(str(match[0]) for match in matches[:5]) + (", …" if len(matches) > 5 else "")
             raise NotFound(f"'{id}' begins the ids of several runs: {listed}", fix="write more of the id")
         ids = [str(newest[0]) for newest in self.database.rows("SELECT id FROM runs ORDER BY created DESC LIMIT 200")]
-        raise NotFound(f"there is no run '{id}'{nearest(id, ids)}", fix="`stoker runs` lists them")
+        missing = f"there is no run '{id}' in {self.database.label}{nearest(id, ids)}"
+        raise NotFound(missing, fix="`stoker runs` lists them")
 
     def plan(self, id: str) -> str:
         """The plan of a run as JSON; empty for a run without one."""
