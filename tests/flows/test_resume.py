@@ -102,6 +102,10 @@ def test_a_resume_is_a_new_run_and_its_origin_stays_as_it_was(project: Any) -> N
     assert _all_of(project, first.id) == before
     shown = project.stoker("show", second.id).stdout
     assert f"repeats    {first.id}" in shown
+    statuses = {step.key: step.status for step in project.client().run(second.id).steps.values()}
+    assert statuses == {"start": "cached", "piece": "cached", "join": "succeeded", "end": "succeeded"}
+    statuses = {step.key: step.status for step in project.client().run(first.id).steps.values()}
+    assert set(statuses.values()) == {"succeeded"}, statuses
 
     # A step that breaks makes the new run a failed one, and no other.
     (project.folder / "broken").touch()

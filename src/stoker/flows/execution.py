@@ -73,6 +73,8 @@ class FlowBody:
         self._runner: RunLoop | None = None
         self._backends: Mapping[str, RunningBackend] = {}
         self._bad: dict[str, StepStatus] = {}
+        # The groups of which a task was not cached.
+        self._computed: set[str] = set()
         self._closed = False
 
     def run(self, runner: RunLoop, backends: Mapping[str, RunningBackend]) -> str:
@@ -97,6 +99,8 @@ class FlowBody:
         task = self._tasks.pop(key, None)
         if task is None:
             return
+        if status != "cached":
+            self._computed.add(task.group)
         prefix = self._options[task.step].profile
         more = {} if prefix is None else self._growth.record_profile(key, lambda row: profile(row, prefix, self._blobs))
         if status in STEP_GOOD:
@@ -188,7 +192,8 @@ class FlowBody:
 
     def _end_groups(self, split: Split) -> None:
         for key, step in self._groups.pop(split, {}).items():
-            self._growth.settle(step, self._bad.get(key, "succeeded"), split.count)
+            status: StepStatus = "succeeded" if key in self._computed else "cached"
+            self._growth.settle(step, self._bad.get(key, status), split.count)
 
 
 def template_of(template: StepPlan, task: TaskState, backends: Mapping[str, RunningBackend]) -> StepPlan:
