@@ -45,6 +45,22 @@ def name_of(x):
     return x
 def leave(): os._exit(3)
 def polite(): sys.exit(4)
+def interrupted(): raise KeyboardInterrupt
+def closes(descriptor):
+    print("before")
+    sys.stdout.flush()
+    if descriptor:
+        os.close(descriptor)
+    else:
+        sys.stdout.close()
+def redirects(path):
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 1)
+    print("kept by the step", flush=True)
+def replaces(path):
+    print("half a line", end="")
+    sys.stdout = open(path, "w")
+    print("kept by the step")
+def detaches(): sys.stdout.detach()
 def fall(): ctypes.string_at(0)
 def killed():
     print("last words", flush=True)
@@ -113,7 +129,8 @@ class Place:
     ) -> str:
         self.count += 1
         source = FunctionSource(kind="module", module="worksteps", qualname=name, root=str(self.folder))
-        outputs = () if name in ("move", "set_it", "talk", "loud") else (StepOutput(name="output"),)
+        silent = ("move", "set_it", "talk", "loud", "closes", "redirects", "replaces", "detaches")
+        outputs = () if name in silent else (StepOutput(name="output"),)
         step = StepPlan(
             key=f"{name}-{settings.isolation}",
             name=name,
@@ -254,6 +271,33 @@ def test_a_step_cannot_bend_the_next_one(place: Place) -> None:
     assert place.value(place.result("setting", name="STOKER_TEST_BENT")) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("closes", {"descriptor": 0}),
+        ("closes", {"descriptor": 1}),
+        ("closes", {"descriptor": 2}),
+        ("redirects", {"path": "kept.txt"}),
+        ("replaces", {"path": "kept.txt"}),
+        ("detaches", {}),
+    ],
+)
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_step_that_closes_or_redirects_its_output_keeps_it_from_no_other(
+    place: Place, name: str, inputs: dict[str, Any], marked: bool
+) -> None:
+    first = place.submit(name, marked=marked, **inputs)
+    others = [place.submit("talk", marked=marked, behind=True) for _ in range(2)]
+    place.ended(first, *others)
+    for other in others:
+        texts = {line.text for line in place.lines[other]}
+        assert texts == {"an error, no newlineINFO mine: a record", "from C", "from a child", "from python"}
+    if "path" in inputs:
+        assert Path(place.folder, inputs["path"]).read_text() == "kept by the step\n"
+    if name in ("closes", "replaces"):
+        assert [line.text for line in place.lines[first]] == ["before" if name == "closes" else "half a line"]
+
+
 def test_the_environment_asked_for_is_the_steps_alone(place: Place) -> None:
     settings = StepSettings(environment={"STOKER_TEST_ASKED": "yes"})
     job = place.submit_with(settings, "setting", name="STOKER_TEST_ASKED")
@@ -284,6 +328,7 @@ def test_what_a_killed_step_wrote_last_is_kept(place: Place) -> None:
     [
         ("raises", "user-error", "division by zero"),
         ("polite", "exited", "sys.exit(4)"),
+        ("interrupted", "exited", "KeyboardInterrupt"),
         ("lock", "unserializable", "lock"),
         ("absent", "import-error", "absent"),
     ],

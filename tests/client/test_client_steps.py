@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from stoker.cli.show import run_lines
+from stoker.client.document import run_document
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.store import artifacts
 from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, StepRow
+from stoker.ui.runview import lines_of
 
 ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback …\nValueError: no\n", "place": "train.py:3"}
 
@@ -297,6 +300,29 @@ def test_elements_that_have_not_ended(book: Any) -> None:
     assert step[0].outputs == {}
     with pytest.raises(NotFound, match="it is running"):
         step.load()
+
+
+def test_elements_that_the_driver_says_to_run_are_shown_as_running(book: Any) -> None:
+    active = {"train[1]": [1, 5.0], "train[2]": [2, 6.0]}  # the second ended after the driver wrote this
+    id = book.run(status="running", active=active)
+    book.step(id, "train", status="running", count=4, started=1.0)
+    book.step(id, "train[2]", parent="train", idx=2, outputs={"output": 5})
+    run = book.client.run(id)
+    entry = run_document(run, elements=True)["steps"][0]
+    assert (entry["status"], entry["counts"]) == ("running", {"pending": 2, "running": 1, "succeeded": 1})
+    assert [one["status"] for one in entry["elements"]] == ["pending", "running", "succeeded", "pending"]
+    text = "\n".join(run_lines(run, elements=True))
+    assert "train ×4    running" in text and "2 pending, 1 running, 1 succeeded" in text
+    assert "train[1]  running" in text and "train[0]  pending" in text
+
+    other = book.run(status="running", active={"train[1]": [1, 5.0]})
+    book.step(other, "train", status="running", count=3, started=1.0)
+    [line] = lines_of(book.store, book.client.run(other))
+    assert (line.status, line.tally) == ("running", "1 running, 2 pending")
+
+    waiting = book.run(status="running", active={})
+    book.step(waiting, "train", status="running", count=2, started=1.0)
+    assert run_document(book.client.run(waiting), elements=False)["steps"][0]["status"] == "pending"
 
 
 def test_a_plain_step_has_no_elements(book: Any) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any, Final, Iterator, Mapping, Sequence
+from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
+import attrs
 import click
 
 from stoker.cli.metrics import metric_row, with_curves
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import folded, paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
-from stoker.client.document import Placements, run_document, step_status, wait_reasons
+from stoker.client.document import Placements, run_document, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.placements import Placement
 from stoker.core.ladder import Change
@@ -24,14 +25,26 @@ from stoker.report.pending import pending_texts
 from stoker.report.streams import echo
 from stoker.worker.failure import explanation_lines
 
-Receipts = Mapping[str, Sequence[Receipt]]
-
 _CHANGES_SHOWN: Final = 20
 """Changes of requests that are printed; a fan-out's elements may have thousands."""
 _METRICS_SHOWN: Final = 20
 """Metrics that are printed; `stoker metrics` prints all of them."""
 _FAILURES_SHOWN: Final = 10
 """Failed steps that are printed with their tracebacks; the others are a count."""
+
+
+@attrs.frozen(kw_only=True)
+class _Beside:
+    """What is known of a run's steps and elements beside their rows, by key."""
+
+    receipts: Mapping[str, Sequence[Receipt]]
+    """What was proved of their accelerators; of a fan-out, the receipts of its elements."""
+    placements: Placements
+    """Their jobs on a platform with a queue."""
+    running: Collection[str]
+    """Those that run."""
+    waits: Mapping[str, str]
+    """What those that have not begun wait for."""
 
 
 @click.command("show")
@@ -59,10 +72,14 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
         yield "\nparameters"
         yield from (f"  {name} = {_value(value)}" for name, value in run.parameters.items())
     if steps:
-        receipts = _receipts_by_step(run)
         placements = run.placements
-        waits = pending_texts(run, placements)
-        rows = [row for step in steps for row in _rows(step, receipts, placements, waits, elements=elements)]
+        beside = _Beside(
+            receipts=_receipts_by_step(run),
+            placements=placements,
+            running=running_keys(run, placements),
+            waits=pending_texts(run, placements),
+        )
+        rows = [row for step in steps for row in _rows(step, beside, elements=elements)]
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
         yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ", folds=True)
         placed = [_placement(key, one) for key, one in _placed(steps, placements, elements=elements)]
@@ -126,7 +143,7 @@ def _driver_text(run: Run) -> str:
     return f"{state}: {run.awaits}" if run.awaits else ""
 
 
-def _receipts_by_step(run: Run) -> Receipts:
+def _receipts_by_step(run: Run) -> Mapping[str, Sequence[Receipt]]:
     """The receipts of each step and each element; those of a fan-out are its elements'."""
     receipts: dict[str, list[Receipt]] = {}
     for key, receipt in run.receipts.items():
@@ -157,14 +174,12 @@ def _placement(key: str, placement: Placement) -> tuple[str, ...]:
     )
 
 
-def _rows(
-    step: Step, receipts: Receipts, placements: Placements, waits: Mapping[str, str], *, elements: bool
-) -> Iterator[tuple[str, ...]]:
+def _rows(step: Step, beside: _Beside, *, elements: bool) -> Iterator[tuple[str, ...]]:
     title = step.key if step.count is None else f"{step.key} ×{step.count:,}"
-    yield _row(step, title, receipts, placements, waits.get(step.key, ""))
+    yield _row(step, title, beside)
     if elements and step.count:
         for element in step:
-            yield _row(element, f"  {element.key}", receipts, placements)
+            yield _row(element, f"  {element.key}", beside)
 
 
 def _waits(step: Step, placements: Placements) -> list[str]:
@@ -172,32 +187,32 @@ def _waits(step: Step, placements: Placements) -> list[str]:
     return [f"{number:,} waits: {short(reason)}" for reason, number in wait_reasons(step, placements).items()]
 
 
-def _row(step: Step, title: str, receipts: Receipts, placements: Placements, waits: str = "") -> tuple[str, ...]:
+def _row(step: Step, title: str, beside: _Beside) -> tuple[str, ...]:
     usage = step.usage
     return (
         title,
-        step_status(step, placements),
+        step_status(step, beside.running),
         time_text(step.seconds) if step.seconds is not None and step.status != "cached" else "",
         time_text(usage.cpu) if usage.cpu is not None else "",
         memory_text(usage.peak_memory) if usage.peak_memory else "",
         str(step.attempt_count) if step.attempt_count > 1 else "",
-        "; ".join(filter(None, (waits, _remark(step, receipts.get(step.key, ()), placements)))),
+        "; ".join(filter(None, (beside.waits.get(step.key, ""), _remark(step, beside)))),
     )
 
 
-def _remark(step: Step, receipts: Sequence[Receipt], placements: Placements) -> str:
+def _remark(step: Step, beside: _Beside) -> str:
     """A step's remark: the states of a fan-out's elements, a cached result's origin, the accelerators, the cause."""
     words = []
     if step.count:
-        tally = Counter(step_status(element, placements) for element in step)
+        tally = Counter(step_status(element, beside.running) for element in step)
         if set(tally) != {step.status}:
             words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
-        words += _waits(step, placements)
+        words += _waits(step, beside.placements)
     if step.cached_from:
         words.append(f"from {step.cached_from}")
     if step.usage.rank_peaks:
         words.append(f"{step.usage.rank_text} a rank")
-    if receipts:
+    if receipts := beside.receipts.get(step.key, ()):
         words.append(summary_of(receipts))
     if step.damage:
         words.append(f"unreadable: {step.damage}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 from stoker.client.placements import Placement
 from stoker.client.runs import Run
@@ -17,31 +17,37 @@ def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
     """The run as JSON, with the attempts and outputs of its steps."""
     document = {**run.as_dict(steps=False), "queue_seconds": run.queue_seconds, "active_seconds": run.active_seconds}
     placements = run.placements
+    running = running_keys(run, placements)
     document["left_out"] = [one.as_dict() for one in run.left_out]
     document["steps"] = []
     for step in run.steps.values():
         entry = step.as_dict()
         if step.count is not None:
-            entry["counts"] = dict(Counter(step_status(element, placements) for element in step))
+            entry["counts"] = dict(Counter(step_status(element, running) for element in step))
             entry["waits"] = dict(wait_reasons(step, placements))
             entry["status"] = fanout_status(step, entry["counts"])
         if not elements:
             entry.pop("elements", None)
         else:
-            for element in entry.get("elements", ()):
-                jobs = placements.get(element["key"], ())
-                element["placement"] = jobs[-1].as_dict() if jobs else None
+            for element, shown in zip(step if step.count is not None else (), entry.get("elements", ())):
+                jobs = placements.get(element.key, ())
+                shown["placement"] = jobs[-1].as_dict() if jobs else None
+                shown["status"] = step_status(element, running)
         document["steps"].append(entry)
     return document
 
 
-def step_status(step: Step, placements: Placements) -> str:
-    """A step's status; of an element, which has no row until it ends, by its job."""
+def running_keys(run: Run, placements: Placements) -> Collection[str]:
+    """Steps and elements that run: by their jobs, and of elements on the driver's machine by what the driver says."""
+    jobs = {key for key, found in placements.items() if found[-1].started is not None and found[-1].ended is None}
+    return jobs | run.active.keys()
+
+
+def step_status(step: Step, running: Collection[str]) -> str:
+    """A step's status; of an element, which has no row until it ends, by `running_keys`."""
     if step.count and step.status == "running":  # only then do its elements have a say
-        return fanout_status(step, Counter(step_status(element, placements) for element in step))
-    job = placements.get(step.key)
-    runs = job is not None and job[-1].started is not None and job[-1].ended is None
-    return "running" if runs and step.status == "pending" else step.status
+        return fanout_status(step, Counter(step_status(element, running) for element in step))
+    return "running" if step.key in running and step.status == "pending" else step.status
 
 
 def fanout_status(step: Step, counts: Mapping[str, int]) -> str:

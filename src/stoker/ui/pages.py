@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from stoker.client import Run, Step
-from stoker.client.document import step_status
+from stoker.client.document import running_keys, step_status
 from stoker.client.logs import last_attempt
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
@@ -224,7 +224,7 @@ def step(request: Request) -> Response:
         element_status=status,
         element_start=start,
         element_page=stepview.ELEMENTS,
-        placements=shown.placements,
+        running=running_keys(shown, shown.placements),
         step_status=step_status,
     )
 
@@ -253,7 +253,8 @@ def card_frame(request: Request) -> Response:
 
 
 def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> dict[str, Any]:
-    state = step_status(one, shown.placements)
+    placements = shown.placements
+    state = step_status(one, running_keys(shown, placements))
     placement = one.placement
     usage = one.usage
     receipt = one.receipt if one.count is None else None
@@ -269,7 +270,7 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
         "usage": usage,
         "placement": placement,
         "failures": list(runview.failure_of(one)),
-        "waits": runview.waits_of(shown, shown.placements).get(one.key, "") if state == "pending" else "",
+        "waits": runview.waits_of(shown, placements).get(one.key, "") if state == "pending" else "",
         "attempts": stepview.attempt_rows(one),
         "attempt_heads": stepview.ATTEMPT_HEADS,
         "receipt": stepview.receipt_part(there.store, one, attempt) if one.count is None else "",

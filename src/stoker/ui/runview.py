@@ -7,16 +7,15 @@ import os
 import time
 from collections import Counter
 from datetime import datetime
-from typing import Final, Iterator, Mapping, Sequence
+from typing import Collection, Final, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.client import Run, Step
 from stoker.client.attempts import Failure
-from stoker.client.document import Placements, fanout_status, step_status, wait_reasons
+from stoker.client.document import Placements, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
-from stoker.client.placements import Placement
 from stoker.core import receipt_words
 from stoker.core.plan import Plan, source_keys
 from stoker.core.receipt import Receipt
@@ -97,13 +96,13 @@ def step_address(run: str, key: str) -> str:
 def lines_of(store: Store, run: Run) -> list[StepLine]:
     """The steps of a run, each as a line."""
     placements = run.placements
-    waits = waits_of(run, placements)
+    running, waits = running_keys(run, placements), waits_of(run, placements)
     receipts: dict[str, list[Receipt]] = {}
     for one in run_receipts(store, run):
         for key in {one.key, one.key.partition("[")[0]}:
             receipts.setdefault(key, []).append(one.receipt)
     return [
-        _line(store, step, placements, receipts.get(step.key, ()), waits.get(step.key, ""))
+        _line(store, step, placements, running, receipts.get(step.key, ()), waits.get(step.key, ""))
         for step in run.steps.values()
     ]
 
@@ -119,20 +118,21 @@ def waits_of(run: Run, placements: Placements) -> Mapping[str, str]:
 def _line(
     store: Store,
     step: Step,
-    placements: Mapping[str, Sequence[Placement]],
+    placements: Placements,
+    running: Collection[str],
     receipts: Sequence[Receipt],
     waits: str,
 ) -> StepLine:
     status, tally, progress = step.status, "", None
     words = []
     if step.count:
-        counts = _tally(store, step, placements)
+        counts = _tally(store, step, running)
         status = fanout_status(step, counts)
         tally = ", ".join(f"{number:,} {name}" for name, number in counts.items())
         progress = 100 * sum(counts[name] for name in ("succeeded", "cached", "failed", "skipped")) // step.count
         words += [f"{number:,} wait: {reason}" for reason, number in wait_reasons(step, placements).items()]
     else:
-        status = step_status(step, placements)
+        status = step_status(step, running)
     if step.cached_from:
         words.append(f"result of run {step.cached_from.partition('/')[0]}")
     if status == "pending" and (waits or step.message):
@@ -156,13 +156,15 @@ def _line(
     )
 
 
-def _tally(store: Store, step: Step, placements: Mapping[str, Sequence[Placement]]) -> Counter[str]:
-    """How many elements of a fan-out have which status, counted by the database: there may be ten thousand."""
+def _tally(store: Store, step: Step, running: Collection[str]) -> Counter[str]:
+    """How many elements of a fan-out have which status, counted by the database: there may be ten thousand.
+
+    Of those that ended in the last second some may still count as running.
+    """
     counts = Counter(store.records.counts(step.run_id, parent=step.key))
     rest = (step.count or 0) - counts.total()
-    started = (jobs[-1] for key, jobs in placements.items() if key.startswith(f"{step.key}["))
-    running = min(rest, sum(1 for job in started if job.started is not None and job.ended is None))
-    counts.update({"running": running, "pending": rest - running})
+    number = min(rest, sum(key.startswith(f"{step.key}[") for key in running))
+    counts.update({"running": number, "pending": rest - number})
     return +counts
 
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.client import Run, Step
-from stoker.client.document import step_status
+from stoker.client.document import running_keys, step_status
 from stoker.client.why import StepReason
 from stoker.core.errors import NotFound, StokerError
 from stoker.core.plan import Plan, StepPlan, source_outputs
@@ -129,6 +129,6 @@ def reason_of(step: Step) -> tuple[StepReason | None, str]:
 
 def element_rows(step: Step, run: Run, *, status: str, start: int) -> tuple[list[Step], int]:
     """The elements of a fan-out from one on, of one status or all, and how many there are of these."""
-    placements = run.placements
-    chosen = [one for one in step if not status or step_status(one, placements) == status]
+    running = running_keys(run, run.placements) if status else ()
+    chosen = [one for one in step if not status or step_status(one, running) == status]
     return chosen[start : start + ELEMENTS], len(chosen)

@@ -1,7 +1,8 @@
 """A warm worker on this machine: takes jobs from a socket, one after the other, until the socket closes.
 
-Between jobs it restores what a step may have changed: the working directory, the environment, the handler of SIGTERM;
-and it ends processes that the step left behind.
+Between jobs it restores what a step may have changed: the working directory, the environment, the handler of SIGTERM,
+`sys.stdout` and `sys.stderr`; and it ends processes that the step left behind. After a step that closed its output, or
+sent it elsewhere for good, it takes no further job.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Final
+from typing import Any, Callable, Final, Sequence, TextIO
 
 import attrs
 
@@ -83,6 +84,7 @@ def serve(
     steps: dict[int, StepTask] = {}
     # As bytes, which are compared in a quarter of the time that texts take: this is done after every step.
     home, environment, own_pid = os.getcwd(), dict(os.environb), os.getpid()
+    streams, output = (sys.stdout, sys.stderr), _output()
     memory.begin()
     while True:
         notice.idle = True
@@ -102,19 +104,22 @@ def serve(
         bytes_held = memory.peak()
         if imports is not None and result.ok:
             result = attrs.evolve(result, imports=imports.seen())
-        _flush(libc)
+        _flush(libc, streams)
+        sys.stdout, sys.stderr = streams
         leftovers = _end_leftovers()
-        if job.mark:
+        has_output = _output() == output and all(_is_open(stream) for stream in streams)
+        if job.mark and has_output:
             line = wire.MARK + job.job.encode() + b"\n"
             _write(1, line)
             _write(2, line)
         notice.listen()
         # A process that was asked to end will be killed: nothing else may begin here.
-        retired = imports is not None or bool(leftovers) or notice.stop_requested or not _is_back_in(home)
+        retired = imports is not None or bool(leftovers) or notice.stop_requested
+        retired = retired or not has_output or not _is_back_in(home)
         result = attrs.evolve(result, peak=max(result.peak, bytes_held), left=result.left + leftovers, retired=retired)
         results.sendall(wire.framed(to_json(result)))
         if retired:
-            _flush(libc)
+            _flush(libc, streams)
             return
         # What the next job needs is done while the driver works on this one's result.
         if dict(os.environb) != environment:
@@ -123,12 +128,33 @@ def serve(
         memory.begin()
 
 
-def _flush(libc: Any) -> None:
-    for stream in (sys.stdout, sys.stderr):
+def _output() -> list[tuple[int, int] | None]:
+    """The files behind the two descriptors for output; None for one that is closed."""
+    files: list[tuple[int, int] | None] = []
+    for descriptor in (1, 2):
+        try:
+            found = os.fstat(descriptor)
+        except OSError:
+            files.append(None)
+        else:
+            files.append((found.st_dev, found.st_ino))
+    return files
+
+
+def _is_open(stream: TextIO) -> bool:
+    try:
+        return not stream.closed
+    except ValueError:
+        return False  # the step detached its buffer
+
+
+def _flush(libc: Any, streams: Sequence[TextIO]) -> None:
+    """Flush C's buffers, and Python's: the worker's own and what the step put in their place."""
+    for stream in (sys.stdout, sys.stderr, *streams):
         try:
             stream.flush()
-        except (ValueError, OSError):
-            continue  # the step closed it
+        except Exception:  # the step closed it, or put an object of the user's in its place
+            continue
     if libc is not None:
         libc.fflush(None)
 

@@ -126,6 +126,10 @@ class Worker:
                 result = self._run_step(job, step)
         except Terminated as error:
             result = failure_result(CANCELLED, error)
+        except KeyboardInterrupt as error:
+            if self._notice is None:
+                raise  # under --debug a person ends the program itself
+            result = self._failure(job, EXITED, error, message="KeyboardInterrupt ended the step: its own, or SIGINT")
         return attrs.evolve(result, job=job.job, start=started, end=time.time(), cpu=_cpu() - before)
 
     def _run_with_devices(self, job: WorkerJob, step: StepTask, lease: Lease) -> StepResult:
