@@ -29,8 +29,11 @@ def test_a_step_that_began_between_two_polls_has_its_devices_and_its_time(pieces
     assert news.take() == {}
 
 
-def test_an_end_is_taken_as_it_is() -> None:
+def test_an_end_is_taken_as_it_is_but_for_the_start() -> None:
     news = Updates()
     news.put("a", JobStatus(state="running", started=7.0))
     news.put("a", JobStatus(state="failed", cause="killed"))
-    assert news.take()["a"] == JobStatus(state="failed", cause="killed")
+    assert news.take()["a"] == JobStatus(state="failed", cause="killed", started=7.0)
+    news.put("a", JobStatus(state="running", started=7.0))
+    news.put("a", JobStatus(state="succeeded", started=8.0))
+    assert news.take()["a"] == JobStatus(state="succeeded", started=8.0)

@@ -53,4 +53,4 @@ def test_a_child_that_a_rank_leaves_is_ended_and_the_step_succeeds(script: Calla
         left = [event.data["processes"] for event in run.events if (event.kind, event.key) == ("leftovers", key)]
         assert left == [count], key
         processes = "1 process" if count == 1 else f"{count} processes"
-        assert f"{key}: {processes} that it had left running when it returned" in words
+        assert f"{key}: {processes} that it had left running when it was over" in words

@@ -282,6 +282,7 @@ def test_a_timeout_counts_from_where_the_step_begins(lab: Any) -> None:
     lab.write(
         "slow.py",
         """
+        import os
         import time
         from stoker import pipeline, step
 
@@ -292,13 +293,25 @@ def test_a_timeout_counts_from_where_the_step_begins(lab: Any) -> None:
         def quick() -> int:
             return 1
 
+        @step(timeout=0.5)
+        def dies() -> int:
+            os._exit(3)
+
         @pipeline
         def slow():
             quick()
 
+        @pipeline
+        def deadly():
+            dies()
+
         if __name__ == "__main__":
             slow()
+            deadly()
         """,
     )
-    lab.run("slow.py")
+    lab.run("slow.py", code=1)
     assert lab["slow"].steps["quick"].status == "succeeded"
+    dead = lab["deadly"].steps["dies"]
+    assert dead.cause == "exited" and dead.seconds is not None
+    assert dead.seconds < 0.5, "of a step that left no result, the worker's own word is its start"

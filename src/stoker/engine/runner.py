@@ -298,6 +298,7 @@ class RunLoop:
             queued = self._jobs.queues(self._step_of(key)[0].backend)
             self._accounts.record_waiting(key, self._parent(key), attempt, status.message, queued=queued)
         elif status.started is not None:
+            self._executions[key].facts["began"] = status.started  # its end may come without a result
             self.tell(ev.Began(key=key, attempt=attempt))
 
     def _note_active(self, update: JobChange) -> None:
@@ -334,7 +335,7 @@ class RunLoop:
             self._recorder.record_event("leftovers", key, {"processes": status.result.left})
             left = status.result.left
             text = "1 process that it had" if left == 1 else f"{left:,} processes that it had"
-            self._observer.message(f"{key}: {text} left running when it returned: ended")
+            self._observer.message(f"{key}: {text} left running when it was over: ended")
         elsewhere = bool(cause) and self._places.note(key, attempt, execution, status, facts)
         self._record_attempt(key, execution)
         if not cause:

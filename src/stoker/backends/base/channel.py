@@ -21,12 +21,14 @@ class Updates:
         self._events: dict[str, list[WorkerEvent]] = {}
 
     def put(self, name: str, status: JobStatus) -> None:
-        """Set a job's status; a running job keeps the start and lease of an earlier status of the same poll."""
+        """Set a job's status; a job keeps the start, while it runs also the lease, of an earlier status of one poll."""
         before = self._statuses.get(name)
-        if before is not None and before.state == status.state == "running":
+        if before is not None and before.state == "running":
             # It runs, it has devices, it began: three statuses that may come between two polls, in any order.
-            started = before.started if status.started is None else status.started
-            status = attrs.evolve(status, started=started, lease=status.lease or before.lease)
+            if status.state == "running":
+                status = attrs.evolve(status, lease=status.lease or before.lease)
+            if status.started is None and before.started is not None:
+                status = attrs.evolve(status, started=before.started)
         self._statuses[name] = status
 
     def write(self, name: str, lines: Sequence[LogLine]) -> None:
