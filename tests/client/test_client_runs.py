@@ -357,6 +357,20 @@ def test_what_a_run_waited_is_counted_from_its_jobs_and_leases_alone(book: Any) 
     assert [wait[1] for wait in run.placements["train"][0].waits] == ["pending (Resources)"]
 
 
+def test_a_run_whose_first_elements_had_devices_at_once_did_not_only_wait(book: Any) -> None:
+    id = book.run(created=100.0, ended=113.0)
+    book.step(id, "map", started=100.0, ended=113.0, count=2)
+    told = [(100.0, "leased", "map[0]"), (100.5, "waiting", "map[1]"), (106.5, "leased", "map[1]")]
+    data = {"attempt": 1, "message": "1 H100"}
+    book.write(
+        *(
+            EventRow(run_id=id, seq=seq, time=time, kind=kind, key=key, data=data)
+            for seq, (time, kind, key) in enumerate(told)
+        )
+    )
+    assert (book.client.run(id).queue_seconds, book.client.run(id).active_seconds) == (0.0, 13.0)
+
+
 def test_a_fan_out_fails_with_the_message_of_its_first_failed_element(book: Any) -> None:
     id = book.run(status="failed")
     book.step(id, "map", status="failed", cause="user-error", count=3)

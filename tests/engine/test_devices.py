@@ -380,6 +380,25 @@ def test_a_wait_is_told_with_its_reason(script: Any) -> None:
     assert leased.data["attempt"] == 1 and leased.data["simulated"] and len(leased.data["devices"]) == 1
 
 
+def test_a_step_that_waits_for_devices_is_pending_until_it_has_them(script: Any) -> None:
+    holder = start(script, "holding", "--simulate", "1xL4")
+    holder.until(there(script, "holding"))
+    first = script["holding"].id
+    (script.folder / "holding").unlink()
+    driver = start(script, "holding", "--simulate", "1xL4")
+    driver.until_written("waiting for")
+    (step,) = script["holding"].steps.values()
+    reason = f"waiting for 1 of 1 GPUs: 1 leased to run {first}"
+    assert (step.status, step.started, step.message) == ("pending", None, reason)
+    script.run("stoker", "cancel", first)
+    holder.wait(130)
+    driver.until(there(script, "holding"))
+    (step,) = script["holding"].steps.values()
+    assert (step.status, step.message) == ("running", "") and step.started is not None
+    go(script)
+    driver.wait()
+
+
 def events(lab: Any, run: Any, kind: str) -> list[Any]:
     return [event for event in lab.client.store.records.events(run.id) if event.kind == kind]
 

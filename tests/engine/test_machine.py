@@ -357,13 +357,14 @@ def test_a_lost_attempt_costs_nothing_but_not_for_ever() -> None:
 
 def test_a_cached_step_lets_the_next_one_start() -> None:
     player = Player()
-    player.tell(ev.Added(tasks=(task("a"), task("b", "a"))))
+    player.tell(ev.Added(tasks=(task("a"), task("b", "a"), task("c", "b"))))
     player.tell(ev.Closed())
     player.preparing.clear()
     player.tell(ev.ResultFound(key="a"))
     assert player.preparing == ["b"]
-    player.tell(ev.ResultFound(key="b", earlier=True))
-    assert player.settled == {"a": "cached", "b": "succeeded"}
+    player.tell(ev.ResultFound(key="b", earlier="succeeded"))
+    player.tell(ev.ResultFound(key="c", earlier="cached"))
+    assert player.settled == {"a": "cached", "b": "succeeded", "c": "cached"}
     assert player.finished == "succeeded"
 
 

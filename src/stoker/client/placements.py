@@ -86,6 +86,7 @@ def placements_of(events: Iterable[EventRow]) -> dict[str, list[Placement]]:
 
 def device_waits(events: Iterable[EventRow]) -> dict[str, list[tuple[float, float | None]]]:
     """When attempts waited for devices, by step or element: from the first word of it to the lease, None without one.
+    Of one that had its devices at once both are the same.
 
     `events` have those of platforms' queues among them; what was sent to one waits there.
     """
@@ -101,8 +102,8 @@ def device_waits(events: Iterable[EventRow]) -> dict[str, list[tuple[float, floa
             waits.pop(attempt, None)
         elif event.kind == "waiting" and attempt not in sent:
             waits.setdefault(attempt, (event.time, None))
-        elif event.kind == "leased" and attempt in waits:
-            waits[attempt] = (waits[attempt][0], event.time)
+        elif event.kind == "leased" and attempt not in sent:
+            waits[attempt] = (waits.get(attempt, (event.time, None))[0], event.time)
     found: dict[str, list[tuple[float, float | None]]] = {}
     for (key, _), wait in sorted(waits.items()):
         found.setdefault(key, []).append(wait)

@@ -40,11 +40,10 @@ class Accounts:
         self._observer = observer
         self._recorded: set[tuple[str, int]] = set()
 
-    def record_waiting(self, key: str, parent: str, attempt: int, message: str, *, queued: bool) -> None:
-        """Record that an attempt waits for devices, or, `queued`, in its platform's queue."""
+    def record_waiting(self, key: str, parent: str, attempt: int, message: str) -> None:
+        """Record that an attempt waits for devices, or in its platform's queue."""
         self._recorder.record_event("waiting", key, {"message": message, "attempt": attempt})
-        if queued:
-            self._recorder.record_queued(key, attempt, parent=parent, message=message)
+        self._recorder.record_queued(key, attempt, parent=parent, message=message)
         self._observer.changed(key, "waiting", {"parent": parent, "message": message})
 
     def note_place(self, execution: StepExecution, data: Mapping[str, Any]) -> None:

@@ -101,10 +101,10 @@ class Prepared:
 
 @frozen(kw_only=True)
 class ResultFound:
-    """A task's result is in the cache, or an earlier session of the same run made it (`earlier`)."""
+    """A task's result is in the cache, or an earlier session of the same run had it, with the status `earlier`."""
 
     key: str
-    earlier: bool = False
+    earlier: StepStatus | None = None
 
 
 @frozen(kw_only=True)

@@ -252,7 +252,7 @@ class Machine:
     def _use_result(self, event: ResultFound, now: float) -> None:
         state = self._find(event.key, "preparing")
         if state is not None:
-            self._settle(state, "succeeded" if event.earlier else "cached")
+            self._settle(state, event.earlier or "cached")
 
     def _fail_unprepared(self, event: NotPrepared, now: float) -> None:
         state = self._find(event.key, "preparing")

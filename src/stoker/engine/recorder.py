@@ -155,6 +155,10 @@ class Recorder:
         """Whether an earlier session finished the step."""
         return key in self._finished
 
+    def finished_status(self, key: str) -> StepStatus:
+        """How a step ended that an earlier session finished: it succeeded, or its result was cached."""
+        return self._finished[key].status
+
     def finished_outputs(self, key: str) -> Mapping[str, Wire] | None:
         """The outputs of a step that an earlier session finished."""
         if key not in self._finished:
@@ -246,7 +250,7 @@ class Recorder:
         )
 
     def record_queued(self, key: str, attempt: int, *, parent: str, message: str = "") -> None:
-        """Record that an attempt waits in its platform's queue, and why."""
+        """Record that an attempt waits in its platform's queue or for devices, and why."""
         if not parent:
             self._progress[key] = StepProgress(
                 run_id=self._run, key=key, status="pending", attempts=attempt, message=bounded(message)

@@ -295,20 +295,28 @@ class RunLoop:
         elif update.is_over:
             self._end_attempt(key, attempt, status)
         elif status.state == "queued" and status.message:
-            queued = self._jobs.queues(self._step_of(key)[0].backend)
-            self._accounts.record_waiting(key, self._parent(key), attempt, status.message, queued=queued)
+            self._accounts.record_waiting(key, self._parent(key), attempt, status.message)
+            self._executions[key].facts["waits"] = True
         elif status.started is not None:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
             self.tell(ev.Began(key=key, attempt=attempt))
 
     def _note_active(self, update: JobChange) -> None:
-        """Note whether an element runs; also of one that waited behind a busy worker."""
+        """Note whether an attempt runs; also of one that waited behind a busy worker, or for devices."""
         key, status = update.key, update.status
-        if status.lost or update.is_over:
+        if status.lost or update.is_over or status.state == "queued":
             self._active.pop(key, None)
             return
-        if status.started is not None and key in self._members and not self._jobs.queues(self._members[key][0].backend):
-            self._active[key] = (update.attempt, status.started)
+        started = status.started
+        if started is None and status.lease is not None:
+            started = time.time()
+        if started is None or update.hook or self._jobs.queues(self._step_of(key)[0].backend):
+            return  # of a platform with a queue, events tell
+        if key in self._members:
+            if status.started is not None or key not in self._active:
+                self._active[key] = (update.attempt, started)
+        elif self._executions[key].facts.pop("waits", False):
+            self._recorder.record_running(key, update.attempt, started=started, parent="")
 
     def _note_running(self, key: str, attempt: int, started: float) -> None:
         """Record that a job which waited in a queue runs."""
@@ -393,7 +401,7 @@ class RunLoop:
         if outputs is not None:
             self._inputs.keep(key, outputs)
             self._executions[key] = StepExecution(step, {}, "")
-            self.tell(ev.ResultFound(key=key, earlier=True))
+            self.tell(ev.ResultFound(key=key, earlier=self._recorder.finished_status(key)))
             return
         try:
             step, inputs = self._escalation.start(key, step, self._inputs.bind(step, index))

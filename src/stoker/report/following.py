@@ -158,7 +158,10 @@ class RunWatch:
         self._tell(event.key, str(state), facts)
 
     def _note_active(self) -> None:
-        """Note which elements run on the driver's machine: they have rows and events only when they have ended."""
+        """Note which elements run on the driver's machine: they have rows and events only when they have ended.
+
+        The driver wrote it up to a second ago: the fan-out may be over.
+        """
         active = self._run.active
         for key in [key for key in self._active if key not in active]:
             self._read_logs(key, self._active.pop(key))
@@ -166,7 +169,7 @@ class RunWatch:
             self._terminal.progress.leave(key, self._parent(key))
         for key, (attempt, started) in active.items():
             parent = self._parent(key)
-            if not parent or self._active.get(key) == attempt:
+            if not parent or self._rows[parent].status in STEP_DONE or self._active.get(key) == attempt:
                 continue
             self._active[key] = self._attempts[key] = attempt
             self._tell(key, "running", {"parent": parent, "started": started.timestamp()})
