@@ -199,6 +199,7 @@ def test_a_running_orphan_is_adopted(bench: Bench, engine: Engine, tmp_path: Pat
     second = bench.job("waits", attempt=2, inputs=inputs)
     backend.submit(second)
     bench.until(backend, lambda: "waiting" in bench.texts(second))
+    assert [event.data for status in bench.news[second.name] for event in status.events] == [{"attempt": 1}]
     assert names(engine) == ["stoker-r1-waits-1"]
     flag.write_text("")
     assert bench.output(bench.end(backend, second)) == "seen"

@@ -154,6 +154,76 @@ def test_resume_takes_over_what_a_killed_driver_left(
     assert not json.loads(containers.stoker("devices", "--simulate", "1xH100", "--json").stdout)["leases"]
 
 
+ALONE = """
+import os, sys, time
+from stoker import pipeline, step
+from stoker.config import DockerSettings
+
+IMAGE = {"docker": DockerSettings(parent_image="BASE", skip_build=True)}
+
+@step(settings=IMAGE, cache=False)
+def waits(path: str) -> int:
+    print("before", flush=True)
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    print("after")
+    return 1
+
+@pipeline
+def alone(path: str):
+    waits.map([path, path])
+
+if __name__ == "__main__":
+    alone(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["still running", "over meanwhile"])
+def test_what_resume_takes_over_is_the_same_attempt_with_all_its_lines(
+    containers: Any, engine: Engine, base_image: str, over: bool
+) -> None:
+    flag = containers.folder / "flags" / "flag"
+    containers.write({"alone.py": ALONE.replace("BASE", base_image)})
+    driver = subprocess.Popen(
+        [sys.executable, "alone.py", str(flag)],
+        cwd=containers.folder,
+        env={**os.environ, "STOKER_HOME": str(containers.home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stderr is not None
+    begun: set[str] = set()
+    while len(begun) < 2:
+        line = driver.stderr.readline()
+        assert line, "the driver ended"
+        begun |= {word for word in line.split() if "│ before" in line and word.startswith("waits[")}
+    driver.send_signal(signal.SIGKILL)
+    driver.communicate()
+    if over:
+        flag.write_text("")
+        scratch = containers.home / "scratch" / "containers"
+        eventually(lambda: len(list(scratch.glob("*/pool/job/result.json"))) == 2)
+    run = containers.client().runs()[0].id
+    resumed = subprocess.Popen(
+        [str(Path(sys.executable).with_name("stoker")), "resume", run],
+        cwd=containers.folder,
+        env={**os.environ, "STOKER_HOME": str(containers.home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if not over:
+        flag.write_text("")
+    output = resumed.communicate(timeout=120)[1]
+    assert resumed.returncode == 0, output
+    step = containers.client().run(run).steps["waits"]
+    assert step.started == min(element.started for element in step)
+    for element in step:
+        assert [(one.number, one.status) for one in element.attempts] == [(1, "succeeded")]
+        assert [line.text for line in element.logs()] == ["before", "after"]
+
+
 def test_ctrl_c_ends_the_containers(containers: Any, engine: Engine, base_image: str, tmp_path: Path) -> None:
     containers.write({"long.py": LONG.replace("BASE", base_image)})
     driver = subprocess.Popen(

@@ -279,11 +279,13 @@ def test_a_result_survives_whoever_is_killed_while_it_is_saved(tmp_path: Path) -
         Path(files.job.outputs, "output").write_text("of the step")
         Path(files.checkpoints, "r9", "step", "weights").write_text(str(interrupted))
         Path(files.job.notes, "result.json").write_text("{}")
+        Path(files.output).write_text("a line\n")
         if interrupted:
             os.rename(files.blobs, own.blobs)
         settle(files, place["scratch"])
         assert Path(own.outputs, "output").read_text() == "of the step"
-        assert Path(own.notes, "result.json").exists() and not Path(own.notes, "output").exists()
+        assert Path(own.notes, "result.json").exists()
+        assert Path(own.output).read_text() == "a line\n", "its driver read nothing more of it"
         assert Path(files.place, "r9", "step", "weights").read_text() == str(interrupted)
         assert not os.path.exists(files.root) and not os.path.exists(files.blobs)
 

@@ -334,6 +334,9 @@ class RunLoop:
         if digest := facts.get("error", {}).get("whole"):
             facts["error"]["whole"] = self._recorder.keep_error(key, attempt, digest)
         self._accounts.record_receipt(key, execution.step, status, facts)
+        fanout = self._executions.get(self._parent(key))
+        if fanout is not None and facts["started"] and facts["started"] < fanout.facts.get("started", 0.0):
+            fanout.facts["began"] = min(facts["started"], fanout.facts.get("began", facts["started"]))  # it was adopted
         cause = facts["cause"]
         if execution.facts.get("queued"):
             self._recorder.record_event(JOB, key, {"state": "ended", "time": facts["ended"], "attempt": attempt})

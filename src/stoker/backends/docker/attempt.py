@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 GANG_GRACE: Final = 5.0
 """Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
 _LOOK: Final = 1.0
+_PIECE: Final = 1 << 16
 _NETWORK: Final = (HOME_LABEL, f"{LABEL}.run")
 """Labels that a gang's network shares with its containers."""
 _KILLED: Final = 137
@@ -144,6 +145,7 @@ class ContainerAttempt:
         prepared = False
         try:
             if self._job.result:
+                self._read_left_output()
                 status = self._of_result(self._job.result)
             else:
                 self._prepare()
@@ -272,6 +274,15 @@ class ContainerAttempt:
         look = _LOOK if node == 0 else 2 * _LOOK
         return read_to_end(self._engine, self._ids[node], self._readers[node], self._pass_on, look=look)
 
+    def _read_left_output(self) -> None:
+        """Read what a job wrote whose container is gone, where it lies beside its result."""
+        reader = Reader()
+        for files in self._files[:1]:
+            with contextlib.suppress(OSError), open(files.output, "rb", opener=_without_links) as file:
+                while data := file.read(_PIECE):
+                    self._pass_on(reader.read("stdout", data))
+                self._pass_on(reader.end())
+
     def _pass_on(self, output: Output) -> None:
         lines, events = output
         if lines:
@@ -356,6 +367,11 @@ class ContainerAttempt:
             return
         for files in self._files:
             clear(files)
+
+
+def _without_links(path: str, flags: int) -> int:
+    """Open a file in a folder that a step wrote into: a link there may lead anywhere."""
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def _result_of(document: str) -> str:

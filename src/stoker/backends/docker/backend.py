@@ -62,7 +62,7 @@ from stoker.core.devices import Device, Lease
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
-from stoker.core.protocol import CREDENTIALS, SECRET_VALUES
+from stoker.core.protocol import ADOPTED, CREDENTIALS, SECRET_VALUES, WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED
 from stoker.store.access import is_shared
 from stoker.store.blobs import Blobs
@@ -307,10 +307,16 @@ class DockerBackend:
                 if name not in names and name not in {one.name for one in saved}:
                     clear(self._files_of(name))
         earlier_job, others = self._earlier.adopt(job, lambda earlier: self._is_worth_adopting(job, earlier))
-        adopted = None if earlier_job is None else earlier_job.handle
         for earlier in others:
             self._remove(earlier)
-        return adopted
+        if earlier_job is None:
+            return None
+        handle = earlier_job.handle
+        if earlier_job.attempt and (handle.containers or os.path.exists(self._files_of(handle.names[0]).output)):
+            # Its output is read from the beginning; that of a container of its own that is gone, only the record has.
+            noted = WorkerEvent(kind="noted", note=ADOPTED, data={"attempt": earlier_job.attempt})
+            self._channel.event(job.name, noted)
+        return handle
 
     def _adopt_warm(self, run: str) -> Iterator[EarlierJob[EarlierContainers]]:
         """The jobs that run in containers of an earlier driver which take several. Containers without one are taken

@@ -34,6 +34,8 @@ from stoker.store.blobs import INPUTS, SUMS, Blobs, remove_tree
 LABELS: Final = "labels.json"
 """The container's labels, by which a later driver finds its result although the container is gone."""
 GANG: Final = "gang"
+OUTPUT: Final = "output"
+"""The file in a job's folder that its output goes to in a container that takes several."""
 _DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _UNLINKABLE: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS})
 """Why a hard link is refused: another file system, a blob of another user of a shared store, one without links."""
@@ -65,6 +67,11 @@ class JobFiles:
     def document(self) -> str:
         """The path of the job's document."""
         return f"{self.notes}/job.json"
+
+    @property
+    def output(self) -> str:
+        """The file that the output of a job goes to in a container that takes several."""
+        return f"{self.notes}/{OUTPUT}"
 
     @property
     def inputs(self) -> str:

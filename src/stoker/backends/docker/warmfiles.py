@@ -89,7 +89,7 @@ class WarmFiles:
     @property
     def output(self) -> str:
         """The file that the job's standard output and error go to."""
-        return f"{self.job.notes}/output"
+        return self.job.output
 
     def mounts(self) -> Iterator[Mount]:
         """What the container gets of it; what the driver writes for the worker cannot be changed by a step."""
@@ -325,13 +325,11 @@ def _move(source: str, target: str) -> None:
 
 def settle(files: WarmFiles, scratch: str) -> None:
     """Clear the folders of a container that is gone; the job in it, if it has a result, is left as that of a container
-    of its own whose result nobody has taken."""
+    of its own whose result and output nobody has taken."""
     labels = present_job(files)
     if labels and present_result(files):
         own = job_files(labels[CONTAINER_LABEL], scratch=scratch, store=files.store)
         keep_checkpoints(files)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(files.output)
         if files.blobs and os.path.isdir(files.blobs):  # else whoever did this before came no further
             clear(own)
             os.rename(files.blobs, own.blobs)
