@@ -302,6 +302,16 @@ def test_elements_that_have_not_ended(book: Any) -> None:
         step.load()
 
 
+def test_show_names_failures_that_were_caught(book: Any) -> None:
+    id, caught = book.run(), "exited: its failure is kept in 'err'"
+    book.step(id, "train", count=2)
+    book.step(id, "train[0]", parent="train", idx=0)
+    book.step(id, "train[1]", parent="train", idx=1, message=caught)
+    book.step(id, "join", message=caught)
+    text = "\n".join(run_lines(book.client.run(id), elements=True))
+    assert text.count(caught) == 2 and text.count("1 failed, and the failure is kept") == 1
+
+
 def test_elements_that_the_driver_says_to_run_are_shown_as_running(book: Any) -> None:
     active = {"train[1]": [1, 5.0], "train[2]": [2, 6.0]}  # the second ended after the driver wrote this
     id = book.run(status="running", active=active)

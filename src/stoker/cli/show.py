@@ -207,7 +207,11 @@ def _remark(step: Step, beside: _Beside) -> str:
         tally = Counter(step_status(element, beside.running) for element in step)
         if set(tally) != {step.status}:
             words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
+        if kept := sum(element.status in STEP_GOOD and bool(element.message) for element in step):
+            words.append(f"{kept:,} failed, and the failure is kept")
         words += _waits(step, beside.placements)
+    elif step.status in STEP_GOOD and step.message:  # a failure that was caught
+        words.append(short(step.message))
     if step.cached_from:
         words.append(f"from {step.cached_from}")
     if step.usage.rank_peaks:
