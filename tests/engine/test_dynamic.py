@@ -220,3 +220,30 @@ def test_ctrl_c_ends_a_body_that_computes(lab: Any) -> None:
     driver.signal()
     driver.wait(130)
     assert lab["busy"].status == "cancelled"
+
+
+def test_what_the_body_writes_stands_behind_the_step_whose_value_it_has(lab: Any) -> None:
+    lab.write(
+        "steps.py",
+        """
+        from stoker import pipeline, step
+
+        @step
+        def up(x: int) -> int:
+            print("in step", x)
+            return x + 1
+
+        @pipeline(dynamic=True)
+        def climb():
+            value = 0
+            for _ in range(20):
+                value = up(value)
+                print("body has", value, flush=True)
+
+        if __name__ == "__main__":
+            climb()
+        """,
+    )
+    lines = lab.run("steps.py").partition("\n\n")[0].splitlines()
+    kinds = ["body" if "body" in line else "line" if "│" in line else "end" for line in lines]
+    assert kinds == ["line", "end", "body"] * 20, lines

@@ -94,6 +94,7 @@ class DynamicBody:
             thread.join(0.1)  # so that the main thread can handle signals
 
     def _on_settled(self, key: str, status: str) -> None:
+        self._running().show()  # what the body writes when it goes on comes after that
         with self._changed:
             self._settled[key] = status
             self._changed.notify_all()

@@ -144,6 +144,10 @@ class RunLoop:
         self._jobs.end_hooks(hard=hard)
         self.tell(ev.Stopped(hard=hard))
 
+    def show(self) -> None:
+        """Tell the observer what happened so far, before somebody else writes; in the thread of the loop."""
+        self._observer.deliver()
+
     def tell(self, event: ev.Event) -> None:
         """Queue an event for the machine."""
         self._events.append(event)

@@ -169,7 +169,7 @@ def damaged_inline(artifact: StoredArtifact) -> DamagedArtifact:
     return DamagedArtifact(
         f"the artifact {artifact.digest} is damaged in the database: its bytes have another digest",
         digest=artifact.digest,
-        fix="run the step that made it again (`stoker resume`); `stoker store check` finds what else is damaged",
+        fix="run the step that made it again (`stoker rerun RUN`); `stoker store check` finds what else is damaged",
     )
 
 

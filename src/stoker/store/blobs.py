@@ -495,14 +495,14 @@ class Blobs:
         return DamagedArtifact(
             f"the artifact {digest} is not in {self.uri}",
             digest=digest,
-            fix="run the step that made it again (`stoker resume`); or check that this is the store it was saved in",
+            fix="run the step that made it again (`stoker rerun RUN`); or check that this is the store it was saved in",
         )
 
     def _damaged(self, digest: str, reason: str) -> DamagedArtifact:
         return DamagedArtifact(
             f"the artifact {digest} in {self.uri} is damaged: {reason}",
             digest=digest,
-            fix="run the step that made it again (`stoker resume`); `stoker store check` finds what else is damaged",
+            fix="run the step that made it again (`stoker rerun RUN`); `stoker store check` finds what else is damaged",
         )
 
 
