@@ -27,6 +27,11 @@ STEPS = """
 import ctypes, logging, os, signal, subprocess, sys, time
 
 def one(): return 1
+def cycle(size):
+    class Node: pass
+    node = Node()
+    node.me, node.data = node, bytearray(size)
+    node.data[::4096] = bytes(len(node.data[::4096]))
 def plus(x): return x + 1
 def pid(): return os.getpid()
 def where(): return os.getcwd()
@@ -129,7 +134,7 @@ class Place:
     ) -> str:
         self.count += 1
         source = FunctionSource(kind="module", module="worksteps", qualname=name, root=str(self.folder))
-        silent = ("move", "set_it", "talk", "loud", "closes", "redirects", "replaces", "detaches")
+        silent = ("cycle", "move", "set_it", "talk", "loud", "closes", "redirects", "replaces", "detaches")
         outputs = () if name in silent else (StepOutput(name="output"),)
         step = StepPlan(
             key=f"{name}-{settings.isolation}",
@@ -296,6 +301,15 @@ def test_a_step_that_closes_or_redirects_its_output_keeps_it_from_no_other(
         assert Path(place.folder, inputs["path"]).read_text() == "kept by the step\n"
     if name in ("closes", "replaces"):
         assert [line.text for line in place.lines[first]] == ["before" if name == "closes" else "half a line"]
+
+
+def test_what_a_step_leaves_in_cycles_is_not_the_next_ones_memory(place: Place) -> None:
+    peaks = []
+    for name, inputs in (("one", {}), ("cycle", {"size": 200_000_000}), ("one", {})):
+        status = place.result(name, **inputs)
+        assert status.usage.peak is not None
+        peaks.append(status.usage.peak)
+    assert peaks[1] > 200_000_000 and peaks[2] < peaks[0] + 50_000_000
 
 
 def test_the_environment_asked_for_is_the_steps_alone(place: Place) -> None:

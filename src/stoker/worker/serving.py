@@ -7,6 +7,7 @@ sent it elsewhere for good, it takes no further job.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -24,11 +25,14 @@ from stoker.store.blobs import Blobs
 from stoker.worker.notice import Notice
 from stoker.worker.preloading import ImportWatch
 from stoker.worker.processes import children
-from stoker.worker.treememory import AttemptMemory, SharedPeak
+from stoker.worker.treememory import AttemptMemory, SharedPeak, own_size
 from stoker.worker.worker import Worker, prepare
 
 _LEFTOVER_GRACE: Final = 2.0
 """Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
+_MUCH: Final = 32 << 20
+"""Bytes that a step must leave behind for its garbage to be collected at once: that takes a millisecond, and much
+longer where torch is imported."""
 _KILL_PATIENCE: Final = 10.0
 """Seconds in which they must have died of SIGKILL. What has not is left to the fork server."""
 
@@ -85,6 +89,7 @@ def serve(
     # As bytes, which are compared in a quarter of the time that texts take: this is done after every step.
     home, environment, own_pid = os.getcwd(), dict(os.environb), os.getpid()
     streams, output = (sys.stdout, sys.stderr), _output()
+    held = own_size()
     memory.begin()
     while True:
         notice.idle = True
@@ -125,6 +130,8 @@ def serve(
         if dict(os.environb) != environment:
             os.environb.clear()
             os.environb.update(environment)
+        if bytes_held > held + _MUCH:
+            held = _collect(held)
         memory.begin()
 
 
@@ -157,6 +164,15 @@ def _flush(libc: Any, streams: Sequence[TextIO]) -> None:
             continue
     if libc is not None:
         libc.fflush(None)
+
+
+def _collect(held: int) -> int:
+    """Collect the cycles that a step left, where they may be large: the next step's peak would count them. Returns what
+    this process holds of itself: `held` before the step."""
+    if own_size() <= held + _MUCH:
+        return held
+    gc.collect()
+    return own_size()
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -46,6 +46,11 @@ def own_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def own_size() -> int:
+    """The memory of this process now in bytes; 0 outside Linux."""
+    return _resident_sizes(os.getpid())[0]
+
+
 def childrens_peak() -> int:
     """The largest peak in bytes of one process that this one, or a child of it, has waited for."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
