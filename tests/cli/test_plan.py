@@ -35,6 +35,8 @@ def test_every_setting_says_where_it_is_from(stoker: Any) -> None:
     assert "(over train.py:12 @step)" in found
     assert "timeout = 5m train.py:12 @step" in squeezed(finished.stdout)
     assert "no setting was given" in finished.stdout
+    whole = stoker("plan", "train.py", "--explain", "--set", "failure_mode=continue").stdout
+    assert "failure_mode continue" in squeezed(whole) and "failure_mode = " not in whole
 
 
 def test_json_is_the_plan(stoker: Any) -> None:

@@ -19,9 +19,10 @@ from stoker.client.logs import last_attempt
 from stoker.core import receipt_words as words
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
+from stoker.plan.settingtexts import given_settings
 from stoker.report import cards
 from stoker.report.metricfigures import metrics_part
-from stoker.report.runreport import code_span, output_parts, own_settings, plan_of
+from stoker.report.runreport import code_span, output_parts, plan_of
 from stoker.report.stepcards import components
 from stoker.report.stepreceipts import newest_receipt, run_receipts
 from stoker.report.streams import echo
@@ -73,7 +74,7 @@ def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
             span=(None, None) if step_receipt is None else code_span(step, step_receipt.number),
             metrics=metrics_part(step.metrics),
             results=output_parts(store, step, most=RESULTS)[0],
-            settings=own_settings(step_plan) if step_plan is not None else (),
+            settings=given_settings(step_plan) if step_plan is not None else (),
         )
     )
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Callable, Final, Mapping
 
+import attrs
+
 from stoker.core.codec import to_json
 from stoker.core.plan import StepPlan
 from stoker.core.secret import MASK, looks_secret
+from stoker.core.settings import StepSettings
 from stoker.core.units import duration_text, size_text
 
 _UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -15,12 +18,17 @@ _UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
     **dict.fromkeys(("timeout", "cache_expires", "delay", "max_delay"), duration_text),
 }
 """Settings in bytes or seconds → their formatter."""
+_FIELDS: Final = frozenset(field.name for field in attrs.fields(StepSettings))
 
 
 def given_settings(step: StepPlan) -> list[tuple[str, str, str]]:
-    """(setting, value, origin) of each given setting, by name; what looks like a secret is masked."""
+    """(setting, value, origin) of each given setting, by name; what looks like a secret is masked.
+
+    Settings that only a whole pipeline has are left out: the step does not know their values.
+    """
     values: Mapping[str, Any] = to_json(step.settings)
-    return [(path, _shown_setting(values, path), origin) for path, origin in sorted(step.origins.items())]
+    rows = [(path, _shown_setting(values, path), origin) for path, origin in sorted(step.origins.items())]
+    return [row for row in rows if row[1] != "null" or row[0].partition(".")[0] in _FIELDS]
 
 
 def _shown_setting(values: Mapping[str, Any], path: str) -> str:

@@ -13,8 +13,6 @@ from collections import Counter
 from datetime import datetime
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-import attrs
-
 from stoker.client import Run, Step
 from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
@@ -26,7 +24,6 @@ from stoker.core.plan import LogLine, Plan, StepPlan, source_keys
 from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import energy_text, summary_of, totals
 from stoker.core.secret import MASK, looks_secret
-from stoker.core.settings import StepSettings
 from stoker.core.values import frozen
 from stoker.core.words import bounded, count_text, time_text, took_text
 from stoker.plan import plandoc
@@ -397,7 +394,7 @@ class _Reading:
         self.picture_bytes += pictures
         failure = step.failure
         plan = self.plans.get(key)
-        settings = stepparts.setting_table(own_settings(plan)) if plan is not None else NOTHING
+        settings = stepparts.setting_table(given_settings(plan)) if plan is not None else NOTHING
         return section(
             key,
             stepparts.step_facts(shown),
@@ -490,12 +487,6 @@ def last_lines(store: Store, step: Step, most: int) -> list[LogLine]:
 
 def _part(title: str, content: Html) -> Html:
     return joined([element("h3", None, title), content]) if content else NOTHING
-
-
-def own_settings(plan: StepPlan) -> list[tuple[str, str, str]]:
-    """The given settings of a step, without those that only a whole pipeline has."""
-    own = {field.name for field in attrs.fields(StepSettings)}
-    return [one for one in given_settings(plan) if one[1] != "null" or one[0].partition(".")[0] in own]
 
 
 def plan_of(store: Store, run: Run) -> Plan | None:
