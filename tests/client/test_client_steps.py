@@ -312,6 +312,17 @@ def test_show_names_failures_that_were_caught(book: Any) -> None:
     assert text.count(caught) == 2 and text.count("1 failed, and the failure is kept") == 1
 
 
+def test_elements_that_were_skipped_did_not_run(book: Any) -> None:
+    id = book.run(status="failed")
+    book.step(id, "map", status="skipped", count=4)
+    book.step(id, "map[0]", parent="map", idx=0, status="skipped")
+    book.step(id, "map[1]", parent="map", idx=1, status="cached", cached_from="other/map[1]")
+    for index, status in ((2, "succeeded"), (3, "failed")):
+        book.step(id, f"map[{index}]", parent="map", idx=index, status=status, attempts=1)
+    first, number = book.store.records.first_that_ran(id, "map")
+    assert (first.key, number) == ("map[2]", 2)
+
+
 def test_elements_that_the_driver_says_to_run_are_shown_as_running(book: Any) -> None:
     active = {"train[1]": [1, 5.0], "train[2]": [2, 6.0]}  # the second ended after the driver wrote this
     id = book.run(status="running", active=active)

@@ -382,6 +382,19 @@ def test_a_fan_out_settles_with_its_elements() -> None:
     assert player.finished == "succeeded"
 
 
+def test_a_fan_out_fails_for_the_cause_of_its_first_failed_element() -> None:
+    """Not of the one that failed first: `stoker show` gives the cause with that element's message."""
+    player = Player(fail_fast=False)
+    player.start(task("f", fanout=True))
+    player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f") for n in range(3))))
+    player.prepare_all()
+    actions = []
+    for key, cause in (("f[1]", "killed"), ("f[2]", "exited"), ("f[0]", "user-error")):
+        actions += player.tell(ev.Ended(key=key, attempt=player.running.pop(key), cause=cause))
+    ends = [one for one in actions if isinstance(one, ev.RecordEnd) and one.key == "f"]
+    assert [(one.status, one.cause) for one in ends] == [("failed", "user-error")]
+
+
 def test_an_empty_fan_out_succeeds() -> None:
     player = Player()
     player.start(task("f", fanout=True), task("sum", "f"))

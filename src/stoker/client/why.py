@@ -284,7 +284,11 @@ class _Question:
         shown = ran or next(iter(self._records.steps(self._run.id, parent=row.key, limit=1)), None)
         if shown is None:
             raise UsageError(f"fan-out '{key}' has no elements: nothing of it ran, and nothing was cached")
-        verb = f"{number:,} of {count_text(row.count, 'element')} ran" if ran else "all its elements were cached"
+        elements = count_text(row.count, "element")
+        cached = self._records.counts(self._run.id, parent=row.key).get("cached", 0)
+        verb = f"{cached:,} of {elements} were cached and none ran"
+        if ran or cached == row.count:
+            verb = f"{number:,} of {elements} ran" if ran else "all its elements were cached"
         self._prefix = f"{verb}; {shown.key}: "
         return shown
 

@@ -69,6 +69,7 @@ class ScheduledTask:
         "failures",
         "losses",
         "moves",
+        "place",
         "reopened",
         "restorations",
         "status",
@@ -76,8 +77,10 @@ class ScheduledTask:
         "unmet",
     )
 
-    def __init__(self, task: TaskSpec) -> None:
+    def __init__(self, task: TaskSpec, place: int) -> None:
         self.task = task
+        # Its number among all tasks: elements have theirs in the order of their indices.
+        self.place = place
         self.status = "pending"
         # Requirements that are still open.
         self.unmet = 0
@@ -93,10 +96,11 @@ class ScheduledTask:
         self.reopened = False
         # The cause for which the running attempt is being cancelled.
         self.cancelled = ""
-        # Of a fan-out: whether its elements are known, how many are not settled, and their statuses' first causes.
+        # Of a fan-out: whether its elements are known, how many are not settled, and of each status the first
+        # element's place and cause.
         self.expanded = False
         self.children = 0
-        self.causes: dict[str, str] = {}
+        self.causes: dict[str, tuple[int, str]] = {}
 
 
 class Machine:
@@ -185,7 +189,7 @@ class Machine:
         for task in tasks:
             if task.key in self._tasks:
                 raise ValueError(f"task '{task.key}' was added twice")
-            state = ScheduledTask(task)
+            state = ScheduledTask(task, len(self._tasks))
             self._tasks[task.key] = state
             self._unsettled += 1
             states.append(state)
@@ -462,9 +466,11 @@ class Machine:
         unsettled: list[tuple[ScheduledTask, StepStatus, str]],
     ) -> None:
         parent.children -= 1
-        parent.causes.setdefault(child.status, cause)
+        first = (child.place, cause)
+        parent.causes[child.status] = min(first, parent.causes.get(child.status, first))
         if not parent.children and parent.status == "running":
-            unsettled.append((parent, *fanout_outcome(parent.causes)))
+            causes = {status: cause for status, (_, cause) in parent.causes.items()}
+            unsettled.append((parent, *fanout_outcome(causes)))
 
     def _end_hook(self, event: HookEnded, now: float) -> None:
         self._hooks = max(0, self._hooks - 1)

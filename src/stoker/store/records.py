@@ -704,7 +704,7 @@ def _upsert(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 
 _RUN: Final = _columns(rows.RUNS.columns, "runs")
 _STEP: Final = _columns(rows.STEPS.columns, "steps")
-_THAT_RAN: Final = "WHERE run_id = ? AND parent = ? AND parent <> '' AND cached_from = ''"
+_THAT_RAN: Final = "WHERE run_id = ? AND parent = ? AND parent <> '' AND cached_from = '' AND attempts > 0"
 _OUTPUT: Final = _columns(rows.OUTPUT_COLUMNS, "outputs")
 _CACHE: Final = _columns(rows.CACHE.columns, "cache")
 _RUN_JSON: Final = frozenset({"parameters", "tags", "driver", "active"})
