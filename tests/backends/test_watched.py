@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from typing import Any, Mapping, Sequence
 
 import pytest
@@ -28,6 +29,7 @@ STEP = StepPlan(
     where="train.py:7",
 )
 DONE = JobStatus(state="succeeded")
+LATER = time.time() + 1000.0
 
 
 class Scripted:
@@ -107,6 +109,46 @@ def test_the_node_of_a_job_is_reported_whenever_it_becomes_known(
         ended = news.state == "succeeded"
     watcher.close()
     assert [(event["state"], event.get("node")) for event in events] == states
+
+
+@pytest.mark.parametrize(
+    ("reports", "running", "ended"),
+    [
+        pytest.param(
+            [JobReport(message="full"), JobReport(status=JobStatus(state="failed", started=LATER, ended=LATER + 5))],
+            LATER,
+            LATER + 5,
+            id="it began and ended between two looks",
+        ),
+        pytest.param(
+            [JobReport(status=JobStatus(state="failed", started=1.0, ended=LATER))],
+            None,
+            LATER,
+            id="it began in the second in which it was sent",
+        ),
+        pytest.param(
+            [JobReport(output=[(0, "stdout", UP)]), JobReport(status=JobStatus(state="failed", ended=1.0))],
+            2.0,
+            2.0,
+            id="it ended in the second in which it began",
+        ),
+    ],
+)
+def test_times_that_only_the_platform_knows_are_reported(
+    reports: list[JobReport], running: float | None, ended: float
+) -> None:
+    began = time.time()
+    watcher = JobWatcher(Scripted(reports))
+    watcher.submit(Job(name="a", run="r", key="train", attempt=1, step=STEP, inputs={}))
+    events, news = [], JobStatus(state="running")
+    while news.state != "failed":
+        select.select(list(watcher.wakeups()), [], [], 30)
+        news = watcher.poll()["a"]
+        events += [event.data for event in news.events if event.note == JOB]
+    watcher.close()
+    assert [event["state"] for event in events] == ["sent", "running"]
+    assert events[1]["time"] == (events[0]["time"] if running is None else running)
+    assert news.ended == ended and began <= events[0]["time"]
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,9 @@ def test_a_parameter_is_halved_until_it_fits(trained: tuple[Any, str]) -> None:
     changes = [[str(change) for change in attempt.changes] for attempt in step.attempts]
     assert changes == [[], ["batch_size 64 → 32"], ["batch_size 64 → 16"]]
     assert (step.attempts[2].changes[0].what, step.attempts[2].changes[0].new) == ("batch_size", 16)
-    assert "train: attempt 1 ended: gpu-oom; again in 0 ms, batch_size 64 → 32" in said
-    assert "train: attempt 2 ended: gpu-oom; again in 0 ms, batch_size 32 → 16" in said
+    for attempt, change in ((1, "batch_size 64 → 32"), (2, "batch_size 32 → 16")):
+        assert f"train: attempt {attempt} ended: gpu-oom: CUDA out of memory. Tried to allocate 20.00 MiB (" in said
+        assert f"total capacity); again in 0 ms, {change}" in said
 
 
 def test_each_change_is_an_event_of_the_run(trained: tuple[Any, str]) -> None:

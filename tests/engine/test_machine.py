@@ -179,6 +179,16 @@ def test_a_failure_stops_what_runs_and_skips_the_rest() -> None:
     assert player.finished == "failed"
 
 
+def test_what_failed_by_itself_before_it_was_asked_to_end_has_failed() -> None:
+    player = Player()
+    player.start(task("bad"), task("worse", retries=1))
+    player.end("bad", "setup-failed")
+    assert [cancel.key for cancel in player.cancels] == ["worse"]
+    player.end("worse", "setup-failed")
+    assert player.settled == {"bad": "failed", "worse": "failed"} and not player.retrying
+    assert player.finished == "failed"
+
+
 def test_continue_runs_everything_that_does_not_need_the_failed_step() -> None:
     player = Player(fail_fast=False)
     player.start(task("bad"), task("good"), task("after_bad", "bad"), task("after_good", "good"))

@@ -111,11 +111,11 @@ def test_a_failure_is_shown_with_the_users_traceback_and_the_way_on(clock: Clock
     out = io.StringIO()
     view = Terminal(out)
     view.began("1abc", plan("train"))
-    view.changed("train", "retrying", {"attempt": 1, "cause": "user-error", "wait": 2.0})
+    view.changed("train", "retrying", {"attempt": 1, "cause": "user-error", "message": "no\nway", "wait": 2.0})
     view.changed("train", "failed", done(attempt=2, cause="user-error", traceback="Traceback …\nValueError: no\n"))
     view.ended("failed")
     text = out.getvalue()
-    assert "train: attempt 1 ended: user-error; again in 2.0 s" in text
+    assert "train: attempt 1 ended: user-error: no; again in 2.0 s" in text
     assert "train failed: user-error\nTraceback …\nValueError: no\n" in text
     assert "✗ train  failed  2 attempts" in text
     assert "stoker logs 1abc STEP · go on: stoker resume 1abc" in text

@@ -81,3 +81,6 @@ def test_the_node_of_a_gang_that_refuses_is_named_at_once(project: Any, weighted
     assert first.failure.cause == "gpu-hardware" and "node 1 of 2 cannot take part" in first.failure.message
     assert [one.place for one in run.left_out] == ["n2"]
     assert second.failure.cause == "refused" and "no other node is left beside n2" in second.failure.message
+    shown = project.stoker("show", "last", "--elements").stdout
+    row = next(line for line in shown.splitlines() if line.split()[:2] == ["train[0]", "job"])
+    assert first.placement.job in row and not second.placement.job, "the refused attempt had no job"

@@ -20,6 +20,7 @@ from stoker.backends.slurm import submitlimits
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.submitlimits import QueueLimits
 from stoker.core.plan import Job
+from stoker.core.protocol import JOB, WorkerEvent
 
 REUSE = {"reuse": "auto"}
 
@@ -177,7 +178,7 @@ def test_the_end_of_a_job_is_the_end_of_the_step_that_it_runs(bench: Bench, clus
 
 
 def test_a_line_before_the_worker_that_fails_ends_the_steps_as_in_jobs_of_their_own(bench: Bench) -> None:
-    backend = bench.backend(**REUSE, setup=["false # no such module"])
+    backend = bench.backend(**REUSE, setup=["false # no such module"], poll=3.0)
     jobs = [bench.job("add", key=f"add[{number}]", inputs={"a": number, "b": 1}) for number in range(3)]
     bench.over(backend, *jobs)
     for job in jobs:
@@ -186,9 +187,18 @@ def test_a_line_before_the_worker_that_fails_ends_the_steps_as_in_jobs_of_their_
         assert status.cause == "setup-failed"
         assert "`false # no such module`" in status.message
         assert status.message.count("false") == 1, "said once"
+        states = {one["state"]: one for news in bench.news[job.name] for one in map(_place, news.events) if one}
+        sent, running = states["sent"], states["running"]
+        assert running["node"] in status.message
+        assert sent["time"] <= running["time"] <= sent["time"] + 2.0, "by Slurm, and not when it was noticed"
+        assert status.ended is not None and status.ended <= sent["time"] + 2.0
     assert len({job["id"] for job in bench.jobs()}) == 3
     backend.close()
     bench.made.clear()
+
+
+def _place(event: WorkerEvent) -> Mapping[str, Any]:
+    return event.data if event.note == JOB else {}
 
 
 def test_what_slurm_refuses_is_refused(bench: Bench) -> None:

@@ -25,7 +25,12 @@ JOB = (
     "RunTime=00:00:05 TimeLimit=01:00:00 StartTime=2031-01-31T10:00:00 EndTime=2031-01-31T10:00:05 Partition=main "
     "AllocNode:Sid=0.0.0.0:1 NodeList=n[1-2] Command=/a/JobState=COMPLETED Comment=5ca1ab1e \n"
 )
-ACCOUNTS = "12_3|CANCELLED by 1000|0:15|01:00:00|n1\n18|OUT_OF_MEMORY|0:125|UNLIMITED|None assigned\n18.batch|x|y\n"
+ACCOUNTS = (
+    "12_3|CANCELLED by 1000|0:15|01:00:00|2031-01-31T10:00:00|2031-01-31T10:00:05|n1\n"
+    "18|OUT_OF_MEMORY|0:125|UNLIMITED|2031-01-31T10:00:00|Unknown|None assigned\n18.batch|x|y\n"
+)
+TEN = 1_927_620_000.0
+"""2031-01-31T10:00:00 in UTC."""
 
 
 def test_rows_of_the_queue() -> None:
@@ -43,6 +48,9 @@ def test_a_job_as_the_controller_shows_it() -> None:
     (row,) = scontrol_rows(JOB)
     assert (row.id, row.state, row.reason) == ("12_3", "FAILED", "JobLaunchFailure")
     assert (row.code, row.signal, row.nodes, row.limit) == (0, 9, "n[1-2]", "01:00:00")
+    assert (row.began, row.ended) == (TEN, TEN + 5)
+    (row,) = scontrol_rows(JOB.replace("NodeList=n[1-2]", "NodeList=(null)"))
+    assert (row.began, row.ended) == (None, TEN + 5), "of one that was cancelled before, StartTime is that moment"
     assert list(scontrol_rows("slurm_load_jobs error: Invalid job id specified\n")) == []
 
 
@@ -50,12 +58,13 @@ def test_a_job_in_the_accounts() -> None:
     cancelled, killed = sacct_rows(ACCOUNTS)
     assert (cancelled.id, cancelled.state, cancelled.by) == ("12_3", "CANCELLED", "1000")
     assert (killed.state, killed.code, killed.signal, killed.limit, killed.nodes) == ("OUT_OF_MEMORY", 0, 125, "", "")
+    assert (cancelled.began, cancelled.ended, killed.began, killed.ended) == (TEN, TEN + 5, None, None)
 
 
 def test_a_number_that_is_none_of_slurms_is_not_read() -> None:
-    [row] = sacct_rows(f"12|FAILED|{'9' * 5000}:0|01:00:00|n1\n")
+    [row] = sacct_rows(f"12|FAILED|{'9' * 5000}:0|01:00:00|x|x|n1\n")
     assert (row.state, row.code, row.signal) == ("FAILED", None, 0)
-    [row] = sacct_rows("12|FAILED|4294967295:64|01:00:00|n1\n")
+    [row] = sacct_rows("12|FAILED|4294967295:64|01:00:00|x|x|n1\n")
     assert (row.code, row.signal) == (4294967295, 64)
 
 
@@ -142,6 +151,26 @@ def test_a_result_that_was_ended_from_outside_waits_for_slurms_word() -> None:
     one.details = row("TIMEOUT", limit="01:00:00")
     status = one.status(3.0)
     assert status is not None and status.cause == "timed-out"
+
+
+def test_a_row_from_before_the_worker_was_up_says_nothing_any_more() -> None:
+    one = task()
+    one.note_row(row("PENDING", reason="Priority"), 0.0)
+    assert not one.runs
+    one.read({"/f/0/out-0": b'\x1estoker {"kind": "up"}\n'}, 1.0)
+    assert one.runs
+    one.note_row(row("PENDING", reason="BeginTime"), 2.0)
+    assert not one.runs, "it was put back into the queue"
+
+
+@pytest.mark.parametrize(("up", "started"), [(False, TEN), (True, None)])
+def test_what_slurm_alone_knows_has_slurms_times(up: bool, started: float | None) -> None:
+    one = task(up=up)
+    one.note_row(row("CANCELLED"), 0.0)
+    one.read({}, 1.0)
+    one.details = row("CANCELLED", by="0", began=TEN, ended=TEN + 5)
+    status = one.status(1.0)
+    assert status is not None and (status.cause, status.started, status.ended) == ("killed", started, TEN + 5)
 
 
 @pytest.mark.parametrize("exited", [{"code": None, "signal": 15}, {"code": 143, "signal": None}, {}])

@@ -153,12 +153,14 @@ def _receipts_by_step(run: Run) -> Mapping[str, Sequence[Receipt]]:
 
 
 def _placed(steps: Sequence[Step], placements: Placements, *, elements: bool) -> Iterator[tuple[str, Placement]]:
-    """The last placements of steps and, if asked for, of elements; those of a fan-out's elements are many."""
+    """The last placements of steps and, if asked for, of elements; those of a fan-out's elements are many. An attempt
+    that its platform refused was nowhere."""
     for step in steps:
         keys = [step.key] if step.count is None else [f"{step.key}[{index}]" for index in range(step.count)]
         for key in keys if elements or step.count is None else ():
-            if key in placements:
-                yield key, placements[key][-1]
+            placed = [one for one in placements.get(key, ()) if one.sent is not None or one.job]
+            if placed:
+                yield key, placed[-1]
 
 
 def _placement(key: str, placement: Placement) -> tuple[str, ...]:

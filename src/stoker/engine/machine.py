@@ -11,7 +11,16 @@ import heapq
 from typing import Callable, Final, Iterable, Mapping
 
 from stoker.core.plan import Capacity
-from stoker.core.status import CANCELLED, DAMAGED_INPUT, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
+from stoker.core.status import (
+    CANCELLED,
+    DAMAGED_INPUT,
+    KILLED,
+    STEP_DONE,
+    STEP_GOOD,
+    TIMED_OUT,
+    WORKER_LOST,
+    StepStatus,
+)
 from stoker.engine.events import (
     Action,
     Added,
@@ -55,6 +64,9 @@ in a row is the step."""
 RESTORE_LIMIT: Final = 3
 """How often a task may wait for lost inputs to be computed again until that counts as its failure: what a disk damages
 faster than it is computed would otherwise be computed for ever."""
+
+_ENDED_FROM_OUTSIDE: Final = frozenset({CANCELLED, KILLED, WORKER_LOST})
+"""Causes as which the end of an attempt may be seen that was asked to end."""
 
 
 class ScheduledTask:
@@ -364,7 +376,8 @@ class Machine:
         if not event.cause:
             self._settle(state, "succeeded")
             return
-        cause = state.cancelled or event.cause
+        # One that failed by itself before it could be asked to end has failed.
+        cause = state.cancelled if state.cancelled and event.cause in _ENDED_FROM_OUTSIDE else event.cause
         if cause == CANCELLED:
             self._settle(state, "cancelled", cause)
             return

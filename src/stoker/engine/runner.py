@@ -17,6 +17,7 @@ from stoker.core.observer import Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
 from stoker.core.protocol import JOB, METRICS
 from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, RunStatus
+from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
@@ -532,6 +533,8 @@ class RunLoop:
         key = action.key
         self._record_lost(key, action.cause)
         facts: dict[str, Any] = {"attempt": action.attempt, "cause": action.cause}
+        execution = self._executions.get(key)
+        facts["message"] = "" if execution is None else bounded(execution.facts.get("message", ""))
         facts["wait"] = max(0.0, action.at - time.time())
         accepted = self._escalation.accept(key, action.attempt, action.cause)
         if accepted is not None:

@@ -149,6 +149,7 @@ class RunWatch:
         elif state == "retry":
             wait = max(0.0, float(data.get("wait", 0.0)) - (time.time() - event.time))
             facts.update(attempt=attempt, cause=str(data.get("cause", "")), wait=wait)
+            facts["message"] = str(data.get("message", ""))
             facts["changes"] = data.get("changes", ())
             state = "retrying"
         elif state not in ("sent", "running"):

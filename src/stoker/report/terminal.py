@@ -37,6 +37,8 @@ _MARKS: Final = {
     "running": ("▸", "34"),
     "pending": ("·", "2"),
 }
+_RETRY_WORDS: Final = 160
+"""Characters of the message of an attempt that is followed by another one; the whole one is in its record."""
 _MAX_LINES: Final = 8
 """Warnings that are listed; more are a count."""
 
@@ -91,7 +93,10 @@ class Terminal:
         elif status == "retrying":
             changed = "".join(f", {change}" for change in facts.get("changes", ()))
             again = f"again in {time_text(facts['wait'])}{changed}"
-            self._line(f"{key}: attempt {facts['attempt']} ended: {facts['cause']}; {again}")
+            message = facts.get("message", "").strip().partition("\n")[0]
+            message = message if len(message) <= _RETRY_WORDS else f"{message[: _RETRY_WORDS - 1]}…"
+            why = f"{facts['cause']}: {message}" if message else facts["cause"]
+            self._line(f"{key}: attempt {facts['attempt']} ended: {why}; {again}")
         elif status in STEP_DONE and not parent and not self._tty and self._verbose:
             self._line(self._mark(status) + f" {key} {self._facts(row)}".rstrip())
         self._draw()

@@ -65,6 +65,8 @@ class _Flight:
     leases: dict[int, Lease] = attrs.field(factory=dict)
     """The devices of each node, as the nodes reported them."""
     running: bool = False
+    since: float = 0.0
+    """When the job was sent and, once it runs, when it began, in seconds since the epoch."""
     reason: str = ""
     """Why the job waits, as last reported."""
     facts: dict[str, Any] = attrs.field(factory=dict)
@@ -339,7 +341,8 @@ class JobWatcher:
         if earlier:
             self._channel.event(flight.job.name, WorkerEvent(kind="noted", note=ADOPTED, data={"attempt": earlier}))
         else:
-            self._report_state(flight, "sent", time.time())
+            flight.since = time.time()
+            self._report_state(flight, "sent", flight.since)
 
     def _report_place(self, flight: _Flight) -> None:
         """Report the node of a job once it is known, where no other report has named it."""
@@ -354,7 +357,7 @@ class JobWatcher:
     def _report_running(self, flight: _Flight, moment: float) -> None:
         """Report once that a job runs."""
         if not flight.running:
-            flight.running, flight.reason = True, ""
+            flight.running, flight.reason, flight.since = True, "", moment
             self._report_state(flight, "running", moment)
             self._channel.put(flight.job.name, JobStatus(state="running"))
 
@@ -419,8 +422,14 @@ class JobWatcher:
         if update.status is not None:
             for node, reader in flight.readers.items():
                 self._pass_on(flight, node, *reader.end())
+            status = update.status
+            if status.started:
+                self._report_running(flight, max(status.started, flight.since))
+            elif flight.running and status.ended is not None:
+                # A platform may tell the end to the second, and the worker its start exactly.
+                status = attrs.evolve(status, ended=max(status.ended, flight.since))
             self._report_place(flight)
-            self._end_flight(flight, update.status)
+            self._end_flight(flight, status)
             return True
         if flight.running:
             self._report_place(flight)

@@ -372,7 +372,7 @@ class SlurmPlatform:
                 self._due = min(self._due, self._asked + self._poll)
             message, reason = self._message(task)
             updates[name] = JobReport(
-                running=_runs(task),
+                running=task.runs,
                 message=message,
                 reason=reason,
                 facts=self._facts(task),
@@ -410,8 +410,9 @@ class SlurmPlatform:
     def _facts(self, task: SlurmJob) -> dict[str, str]:
         """Which job it is and where that runs, as far as the queue and the pools tell."""
         facts = {} if task.row is None else {"partition": task.row.partition}
-        if task.row is not None and task.row.stage == "running":
-            facts["node"] = task.row.nodes
+        row = task.details if task.details is not None else task.row
+        if row is not None and row.stage != "waiting":
+            facts["node"] = row.nodes
         if not task.id and task.order is not None:
             facts["partition"] = self._pools.partition(task)
         if task.order is not None and task.id:
@@ -567,15 +568,6 @@ class SlurmPlatform:
     def abandon(self) -> None:
         """Kill the command that waits for an answer."""
         self._login.abandon()
-
-
-def _runs(task: SlurmJob) -> bool:
-    """Whether a job runs, as far as is known."""
-    row = task.row
-    if task.order is not None:
-        return bool(task.id)
-    waits = row is not None and row.stage == "waiting"
-    return not waits and (task.up or (row is not None and row.stage == "running"))
 
 
 def _refusal(error: BackendError, avoid: Sequence[str]) -> JobStatus:

@@ -279,7 +279,10 @@ class Pools:
         number = min(pool.waiting)
         owner = self._claim(pool, [number])[number]
         if owner == DRIVER:
+            task = pool.waiting[number]
             pool.bind(number, job)
+            if task.order is not None:
+                task.order.begun = False
         elif owner in pool.jobs:
             pool.bind(number, pool.jobs[owner])
 

@@ -10,7 +10,16 @@ from typing import Collection, Final, Iterable, Mapping, Sequence
 
 from stoker.backends.base.logins import NOT_FOUND, Login, Ran
 from stoker.backends.base.platforms import Answers, Away
-from stoker.backends.slurm.states import ACCOUNT, QUEUE, JobRow, compact, sacct_rows, scontrol_rows, squeue_rows
+from stoker.backends.slurm.states import (
+    ACCOUNT,
+    IN_UTC,
+    QUEUE,
+    JobRow,
+    compact,
+    sacct_rows,
+    scontrol_rows,
+    squeue_rows,
+)
 from stoker.core.errors import BackendError
 
 PATIENCE: Final = 30.0
@@ -165,7 +174,7 @@ class Controller:
         ids = sorted(set(ids))
         for id in ids:
             with self.answers.question("scontrol"):
-                ran = self._login.run(["scontrol", "--oneliner", "show", "job", id], timeout=self._patience)
+                ran = self._login.run([*IN_UTC, "scontrol", "--oneliner", "show", "job", id], timeout=self._patience)
                 if ran.code and not _GONE.search(ran.err + ran.out):
                     raise self._unreadable("scontrol", ran)
             details.update({row.id: row for row in scontrol_rows(ran.out)})
@@ -178,8 +187,8 @@ class Controller:
         return details
 
     def _account_rows(self, ids: Sequence[str]) -> Iterable[JobRow]:
-        argv = ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs", ",".join(ids), f"--format={ACCOUNT}"]
-        ran = self._login.run(argv, timeout=self._patience)
+        options = ["--noheader", "--parsable2", "--allocations", "--jobs", ",".join(ids), f"--format={ACCOUNT}"]
+        ran = self._login.run([*IN_UTC, "sacct", *options], timeout=self._patience)
         if ran.code == NOT_FOUND or _NO_ACCOUNTS.search(ran.err):
             self._accounts = False
         if ran.code:

@@ -6,6 +6,7 @@ Rows are requested field by field, not as JSON (docs/dev/decisions/0015).
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from typing import Final, Iterator, Literal, Mapping
 
 import attrs
@@ -61,8 +62,11 @@ STATES: Final[Mapping[str, tuple[Stage, str]]] = {
 
 QUEUE: Final = "%i|%T|%S|%k|%N|%P|%r"
 """squeue's --format for `squeue_rows`; the field of free text comes last."""
-ACCOUNT: Final = "JobID,State,ExitCode,Timelimit,NodeList"
+ACCOUNT: Final = "JobID,State,ExitCode,Timelimit,Start,End,NodeList"
 """sacct's --format for `sacct_rows`."""
+IN_UTC: Final = ("env", "TZ=UTC0", "SLURM_TIME_FORMAT=standard")
+"""The beginning of a call whose times `scontrol_rows` and `sacct_rows` read: Slurm prints none of a time zone.
+https://slurm.schedmd.com/sacct.html#SECTION_ENVIRONMENT-VARIABLES"""
 
 _PYTHON_3_6: Final = "future feature annotations is not defined"
 """What a Python says that cannot even read the first line of the worker."""
@@ -112,6 +116,10 @@ class JobRow:
     """Its time limit as Slurm writes it."""
     by: str = ""
     """The uid of the user who cancelled it."""
+    began: float | None = None
+    """When it began, in seconds since the epoch, to the second; None where it never did, or that is not known."""
+    ended: float | None = None
+    """When it ended."""
 
     @property
     def stage(self) -> Stage:
@@ -145,25 +153,28 @@ def scontrol_rows(text: str) -> Iterator[JobRow]:
         if "JobState" not in fields or not id:
             continue
         code, signal = _exit(fields.get("ExitCode", ""))
+        nodes = _value(fields.get("NodeList", ""))
         yield JobRow(
             id=f"{id}_{task}" if task else id,
             state=_state_word(fields["JobState"]),
             start=_value(fields.get("StartTime", "")),
             comment=_value(fields.get("Comment", "")),
-            nodes=_value(fields.get("NodeList", "")),
+            nodes=nodes,
             reason=_value(fields.get("Reason", "")),
             code=code,
             signal=signal,
             limit=_value(fields.get("TimeLimit", "")),
+            began=_moment(fields.get("StartTime", "")) if nodes else None,
+            ended=_moment(fields.get("EndTime", "")),
         )
 
 
 def sacct_rows(text: str) -> Iterator[JobRow]:
     """The rows of `sacct --format=ACCOUNT --allocations --parsable2 --noheader`."""
     for line in text.splitlines():
-        parts = line.strip().split("|", 4)
-        if len(parts) == 5:
-            id, state, exit_text, limit, nodes = parts
+        parts = line.strip().split("|", 6)
+        if len(parts) == 7:
+            id, state, exit_text, limit, start, end, nodes = parts
             code, signal = _exit(exit_text)
             by = state.partition(" by ")[2]
             yield JobRow(
@@ -174,6 +185,8 @@ def sacct_rows(text: str) -> Iterator[JobRow]:
                 limit=_value(limit),
                 nodes=_value(nodes),
                 by=by,
+                began=_moment(start) if _value(nodes) else None,
+                ended=_moment(end),
             )
 
 
@@ -275,6 +288,14 @@ def _state_word(state: str) -> str:
 
 def _value(text: str) -> str:
     return "" if text in ("(null)", "None", "N/A", "Unknown", "None assigned", "UNLIMITED", "Partition_Limit") else text
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since the epoch of a time as Slurm prints it `IN_UTC`; None for "Unknown" and the like."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
 
 
 def _exit(text: str) -> tuple[int | None, int]:

@@ -45,6 +45,8 @@ class PlacedOrder:
     """That program's exit code, negative for a signal."""
     ended_by_platform: bool = False
     """Whether its worker was asked to end by a signal, which is Slurm's."""
+    begun: bool = True
+    """Whether its worker began it; a worker that ended before it could begin one answers for one all the same."""
 
 
 @attrs.define(kw_only=True)
@@ -94,6 +96,8 @@ class SlurmJob:
     """The result that was read last: one that is discarded is not read again."""
     up: bool = False
     """Whether the worker has reported that it is up."""
+    up_at: float = float("-inf")
+    """When that was read."""
     refusal: str = ""
     """Why it can never begin; empty where it may."""
     wants: str = ""
@@ -129,7 +133,8 @@ class SlurmJob:
                 if data:
                     self.offsets[path] = self.offsets.get(path, 0) + len(data)
                     pieces.append((node, stream, data))
-                    self.up = self.up or (stream == "stdout" and MARK.encode() in data)
+                    if not self.up and stream == "stdout" and MARK.encode() in data:
+                        self.up, self.up_at = True, now
                     if stream == "stderr":
                         self.errors = (self.errors + data)[-_TAIL:]
         data = files.get(f"{self.job_folder}/{RESULT}")
@@ -171,6 +176,14 @@ class SlurmJob:
         """Whether it waits in the queue although it has left a result."""
         waits = self.row is not None and self.row.stage == "waiting" and self.row_at > self.result_at
         return waits and self.order is None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it runs, as far as is known: a row from before its worker was up says nothing any more."""
+        if self.order is not None:
+            return bool(self.id) and self.order.begun
+        waits = self.row is not None and self.row.stage == "waiting" and self.row_at >= self.up_at
+        return not waits and (self.up or (self.row is not None and self.row.stage == "running"))
 
     # Its end
 
@@ -263,7 +276,10 @@ class SlurmJob:
         return self._end_status(row)
 
     def _end_status(self, row: JobRow) -> JobStatus:
-        return end_status(row, self._errors(), memory=self.memory)
+        """How it ended by Slurm, and when; Slurm also tells the start of what no worker has begun."""
+        status = end_status(row, self._errors(), memory=self.memory)
+        begun = self.up if self.order is None else self.order.begun
+        return attrs.evolve(status, started=None if begun else row.began, ended=row.ended or status.ended)
 
     def _errors(self) -> str:
         return self.errors.decode("utf-8", "replace")
