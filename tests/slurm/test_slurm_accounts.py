@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import getpass
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def test_who_cancelled_a_job_is_told(bench: Bench, accounted: Cluster) -> None:
     id = bench.jobs()[-1]["id"]
     accounted.run("scancel", id)
     # The accounts learn of it a moment later than the queue.
-    until(lambda: Controller(Here()).details([id])[id].by == str(os.getuid()))
+    until(lambda: Controller(Here()).details([id])[id].by == getpass.getuser())
     status = bench.end(backend, job)
     assert status.cause == "killed"
     backend.close()

@@ -41,6 +41,13 @@ def weighted(cluster: Cluster) -> Cluster:
     return cluster
 
 
+def last_job(project: Any) -> str:
+    """The job of the first element in the table of `stoker show`."""
+    shown = project.stoker("show", "last", "--elements").stdout.rpartition("  sent\n")[2]
+    row = next(line.split() for line in shown.splitlines() if line.split()[:1] == ["train[0]"])
+    return " ".join(row[1:3])
+
+
 def test_a_faulty_node_is_left_out_and_named(project: Any, weighted: Cluster) -> None:
     project.write({"stoker.toml": stack("n1", "n2"), "train.py": TRAIN})
     done = project.run("train.py", env=SIMULATED)
@@ -70,6 +77,7 @@ def test_where_no_other_node_is_left_that_is_said(project: Any, weighted: Cluste
     element = project.client().run("last").steps["train"][0]
     assert [attempt.failure.cause for attempt in element.attempts] == ["gpu-hardware", "refused"]
     assert "no other node is left beside n1, where attempts failed" in element.message
+    assert last_job(project) == element.attempts[0].placement.job, "the refused attempt had none"
 
 
 def test_the_node_of_a_gang_that_refuses_is_named_at_once(project: Any, weighted: Cluster) -> None:
@@ -81,6 +89,4 @@ def test_the_node_of_a_gang_that_refuses_is_named_at_once(project: Any, weighted
     assert first.failure.cause == "gpu-hardware" and "node 1 of 2 cannot take part" in first.failure.message
     assert [one.place for one in run.left_out] == ["n2"]
     assert second.failure.cause == "refused" and "no other node is left beside n2" in second.failure.message
-    shown = project.stoker("show", "last", "--elements").stdout
-    row = next(line for line in shown.splitlines() if line.split()[:2] == ["train[0]", "job"])
-    assert first.placement.job in row and not second.placement.job, "the refused attempt had no job"
+    assert last_job(project) == first.placement.job, "the refused attempt had none"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.backends.slurm.states import STATES, JobRow, compact, end_status, sacct_rows, scontrol_rows, squeue_rows
-from stoker.backends.slurm.task import LATE, LOST, SlurmJob
+from stoker.backends.slurm.task import LATE, LOST, PlacedOrder, SlurmJob
 from stoker.core.status import CAUSES
 
 QUEUE = """\
@@ -100,7 +100,13 @@ def test_every_end_has_a_cause_of_ours(state: str) -> None:
             "exit code 127; it wrote: script.sh: line 9: /x/python: No such file or directory",
         ),
         (JobRow(id="1", state="FAILED", signal=11, reason="None"), "", "worker-lost", "FAILED, signal 11"),
-        (JobRow(id="1", state="TIMEOUT", limit="01:00:00"), "", "timed-out", "the limit of 01:00:00"),
+        (
+            JobRow(id="1", state="TIMEOUT", limit="01:00:00"),
+            "",
+            "timed-out",
+            "the limit of 01:00:00 that Slurm was given for its time (TIMEOUT): the setting time_limit gives",
+        ),
+        (JobRow(id="1", state="DEADLINE"), "", "timed-out", "its deadline (DEADLINE): options.deadline"),
         (JobRow(id="1", state="CANCELLED", by="1000"), "", "killed", "was cancelled by user 1000, not by Stoker"),
         (JobRow(id="1", state="NODE_FAIL", nodes="n3"), "", "node-lost", "a node of job 1 failed on n3"),
     ],
@@ -183,6 +189,22 @@ def test_a_worker_that_was_ended_waits_for_slurms_word(exited: dict[str, Any]) -
     one.details = row("PREEMPTED")
     status = one.status(2.0)
     assert status is not None and status.cause == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("wrote", "cause"), [(b"slurmstepd-n1: error: Exceeded job memory limit\n", "host-oom"), (b"", "worker-lost")]
+)
+def test_a_pools_worker_that_slurm_killed_explains_what_its_step_left(wrote: bytes, cause: str) -> None:
+    """Slurm kills the processes of a job one by one: those that are left for a moment may still write a result."""
+    one = task(order=PlacedOrder(number=0))
+    one.note_row(row("RUNNING"), 0.0)
+    one.read(result(exited={}), 1.0)
+    one.note_row(row("FAILED"), 2.0)
+    assert one.status(2.0) is None and one.wants == "details"
+    one.errors += wrote
+    one.details = row("FAILED", signal=9)
+    status = one.status(2.0)
+    assert status is not None and status.cause == cause
 
 
 def test_what_we_ended_needs_no_word() -> None:

@@ -39,7 +39,11 @@ def _run_options(command: Any) -> Any:
 @run_argument
 @_run_options
 def command(*, run_id: str, **given: Any) -> None:
-    """Go on with a run where it stopped, with the code as it is now."""
+    """Go on with a run where it stopped, with the code of its steps as it is now.
+
+    What `@step(…)` says of them counts as it was when the run began; change it with --set. `stoker rerun` takes all of
+    the program as it is now.
+    """
     options = {name.replace("_", "-"): value for name, value in given.items() if value}
     request = apply_run_options(_OPTIONS, options, RunRequest())
     # Nobody whom this process starts is a run's driver.

@@ -153,14 +153,20 @@ def _receipts_by_step(run: Run) -> Mapping[str, Sequence[Receipt]]:
 
 
 def _placed(steps: Sequence[Step], placements: Placements, *, elements: bool) -> Iterator[tuple[str, Placement]]:
-    """The last placements of steps and, if asked for, of elements; those of a fan-out's elements are many. An attempt
-    that its platform refused was nowhere."""
+    """The last placements of steps and, if asked for, of elements; those of a fan-out's elements are many."""
     for step in steps:
         keys = [step.key] if step.count is None else [f"{step.key}[{index}]" for index in range(step.count)]
         for key in keys if elements or step.count is None else ():
-            placed = [one for one in placements.get(key, ()) if one.sent is not None or one.job]
+            placed = [one for one in placements.get(key, ()) if _has_job(one)]
             if placed:
                 yield key, placed[-1]
+
+
+def _has_job(placement: Placement) -> bool:
+    """Whether an attempt has a job or may still get one. One that was refused before it had any may be known by words
+    for a job to come: "a step that waits for a job"."""
+    waits = placement.ended is None
+    return placement.started is not None or (bool(placement.job) and (waits or not placement.job.startswith("a ")))
 
 
 def _placement(key: str, placement: Placement) -> tuple[str, ...]:

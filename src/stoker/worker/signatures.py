@@ -625,7 +625,10 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
         f"look who did it: the kernel out of memory (`dmesg`), a platform that takes its place back, a person; {_LOOK}",
     ),
     status.EXITED: ("the step's process left before the step returned", f"return from the step instead; {_LOOK}"),
-    status.TIMED_OUT: ("the step ran longer than it may", "raise its timeout, or find out where it waits"),
+    status.TIMED_OUT: (
+        "the step ran longer than it may",
+        "raise the limit that it ran into, its timeout or its platform's, or find out where it waits",
+    ),
     status.CANCELLED: ("the step was ended before it was done", ""),
     status.UNSERIALIZABLE: (
         "what the step returned cannot be kept",

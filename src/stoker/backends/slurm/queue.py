@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Collection, Final, Iterable, Mapping, Sequence
 
+import attrs
+
 from stoker.backends.base.logins import NOT_FOUND, Login, Ran
 from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.slurm.states import (
@@ -183,8 +185,13 @@ class Controller:
         if open_ids and self._accounts is not False:
             for row in self._account_rows(open_ids):
                 if row.id not in details or row.by:
-                    details[row.id] = row
+                    details[row.id] = attrs.evolve(row, by=self._user_name(row.by)) if row.by else row
         return details
+
+    def _user_name(self, uid: str) -> str:
+        """The name of a user where Slurm's commands are called; the uid where that knows none."""
+        ran = self._login.run(["id", "-nu", uid], timeout=self._patience)
+        return ran.out.strip() if ran.code == 0 and ran.out.strip() else uid
 
     def _account_rows(self, ids: Sequence[str]) -> Iterable[JobRow]:
         options = ["--noheader", "--parsable2", "--allocations", "--jobs", ",".join(ids), f"--format={ACCOUNT}"]

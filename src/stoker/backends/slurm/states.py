@@ -115,7 +115,7 @@ class JobRow:
     limit: str = ""
     """Its time limit as Slurm writes it."""
     by: str = ""
-    """The uid of the user who cancelled it."""
+    """The user who cancelled it; `sacct` itself tells the uid."""
     began: float | None = None
     """When it began, in seconds since the epoch, to the second; None where it never did, or that is not known."""
     ended: float | None = None
@@ -228,9 +228,11 @@ def _sentence(row: JobRow, cause: str, errors: str) -> str:
     on = f" on {row.nodes}" if row.nodes else ""
     if cause == TIMED_OUT:
         limit = f" of {row.limit}" if row.limit else ""
-        what = "its deadline" if row.state == "DEADLINE" else f"the limit{limit} that Slurm was given for its time"
+        if row.state == "DEADLINE":
+            return f"job {row.id}{on} ran into its deadline (DEADLINE): options.deadline is when it must have ended"
         return (
-            f"job {row.id}{on} ran into {what} ({row.state}): the setting time_limit, or the step's timeout, is longer"
+            f"job {row.id}{on} ran into the limit{limit} that Slurm was given for its time ({row.state}): the setting "
+            "time_limit gives it another one"
         )
     if cause == PREEMPTED:
         return f"Slurm took the place of job {row.id}{on} for another job (PREEMPTED)"

@@ -213,6 +213,12 @@ class SlurmJob:
         if row.stage == "waiting":
             self.result = None  # it will run again, and leave another one
             return None
+        if row.state == "FAILED" and order is not None:
+            # What Slurm wrote is in the stderr of its worker, which is read with the details.
+            if self.details is None:
+                self.wants = "details"
+                return None
+            row = self.details
         if row.state in ("COMPLETED", "FAILED"):
             return attrs.evolve(self._end_status(row), result=result) if self._for_memory(row) else status
         return self._status_by_details(now)
