@@ -94,6 +94,21 @@ class Scripted:
             [("sent", None), ("running", "n1")],
             id="nothing new",
         ),
+        pytest.param(
+            [JobReport(output=[(0, "stdout", UP)]), JobReport(facts={"node": "n[1-2]"}), JobReport(status=DONE)],
+            [("sent", None), ("running", "n1"), ("placed", "n[1-2]")],
+            id="the platform knows more nodes than the first worker",
+        ),
+        pytest.param(
+            [
+                JobReport(running=True, facts={"node": "n0"}),
+                JobReport(message="it is started again"),
+                JobReport(output=[(0, "stdout", UP)], running=True),
+                JobReport(status=DONE),
+            ],
+            [("sent", None), ("running", "n0"), ("running", "n1")],
+            id="it was started again elsewhere",
+        ),
     ],
 )
 def test_the_node_of_a_job_is_reported_whenever_it_becomes_known(

@@ -371,6 +371,30 @@ def test_a_run_whose_first_elements_had_devices_at_once_did_not_only_wait(book: 
     assert (book.client.run(id).queue_seconds, book.client.run(id).active_seconds) == (0.0, 13.0)
 
 
+def test_what_a_job_ran_before_it_was_started_again_is_no_part_of_what_it_waited(book: Any) -> None:
+    id = book.run(created=100.0, ended=130.0)
+    book.step(id, "train", started=117.0, ended=130.0)
+    told = [
+        (100.0, "job", {"state": "sent", "time": 100.0}),
+        (101.0, "job", {"state": "running", "time": 101.0, "node": "n1"}),
+        (111.0, "waiting", {"message": "BeginTime"}),
+        (112.0, "waiting", {"message": "Resources"}),
+        (117.5, "job", {"state": "running", "time": 117.0, "node": "n2"}),
+        (118.0, "job", {"state": "running", "time": 118.0, "node": "n2"}),
+        (130.0, "job", {"state": "ended", "time": 130.0}),
+    ]
+    book.write(
+        *(
+            EventRow(run_id=id, seq=seq, time=time, kind=kind, key="train", data={"attempt": 1, **data})
+            for seq, (time, kind, data) in enumerate(told)
+        )
+    )
+    run = book.client.run(id)
+    (placement,) = run.placements["train"]
+    assert (placement.queue_seconds, placement.run_seconds, placement.node) == (1.0 + 6.0, 13.0, "n2")
+    assert run.queue_seconds == 1.0 + 6.0
+
+
 def test_a_fan_out_fails_with_the_message_of_its_first_failed_element(book: Any) -> None:
     id = book.run(status="failed")
     book.step(id, "map", status="failed", cause="user-error", count=3)

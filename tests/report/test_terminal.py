@@ -137,11 +137,12 @@ def test_a_fan_out_is_one_row(clock: Clock) -> None:
     view.changed("square", "expanded", {"count": 3})
     for index in range(3):
         status = "failed" if index == 2 else "succeeded"
-        view.changed(f"square[{index}]", status, done(parent="square", index=index, seconds=1.0, message="why"))
+        facts = done(parent="square", index=index, seconds=1.0, message="why", attempt=1 + index % 2)
+        view.changed(f"square[{index}]", status, facts)
     view.changed("square", "failed", done(seconds=1.5))
     view.ended("failed")
     text = out.getvalue()
-    assert "✗ square ×3  2 succeeded, 1 failed  1.5 s" in text
+    assert "✗ square ×3  2 succeeded, 1 failed  1.5 s  up to 2 attempts" in text
     assert text.count("why") == 1, "the element's failure is told once, not again for the fan-out"
 
 

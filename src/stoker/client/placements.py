@@ -41,6 +41,8 @@ class Placement:
     """When the driver learned of the end."""
     waits: tuple[tuple[datetime, str], ...] = ()
     """Each change of the reason why it waited, with its time."""
+    earlier: tuple[tuple[datetime, datetime], ...] = ()
+    """From when until when the same job ran before its platform put it back into the queue, for each such start."""
 
     @property
     def run_seconds(self) -> float | None:
@@ -49,8 +51,10 @@ class Placement:
 
     @property
     def queue_seconds(self) -> float | None:
-        """Seconds from being sent to the start; None before the start."""
-        return seconds_between(_epoch(self.sent), _epoch(self.started))
+        """Seconds from being sent to the start, without those of earlier starts; None before the start."""
+        seconds = seconds_between(_epoch(self.sent), _epoch(self.started))
+        ran = sum((end - start).total_seconds() for start, end in self.earlier)
+        return None if seconds is None else max(0.0, seconds - ran)
 
     def as_dict(self) -> dict[str, Any]:
         """The placement as JSON."""
@@ -75,8 +79,11 @@ def placements_of(events: Iterable[EventRow]) -> dict[str, list[Placement]]:
         if event.kind == JOB:
             changes = _changes(event.data, event.time)
             started = placement.started
-            if started is not None and not (placement.waits and placement.waits[-1][0] > started):
+            again = None if started is None else next((at for at, _ in placement.waits if at > started), None)
+            if started is not None and again is None:
                 changes.pop("started", None)  # a later driver reports the start that is known
+            elif started is not None and again is not None and "started" in changes:
+                changes["earlier"] = (*placement.earlier, (started, again))
             attempts[number] = attrs.evolve(placement, **changes)
         elif event.kind == "waiting" and placement.sent is not None:
             wait = (local_time(event.time), str(event.data.get("message", "")))
@@ -154,6 +161,7 @@ def idle_seconds(
             queued.append((sent, min(filter(None, (started, ended, end)))))
         if started is not None:
             busy.append((started, ended or end))
+        busy += [(begin.timestamp(), over.timestamp()) for begin, over in placement.earlier]
     queued = [(max(begin, since), over) for begin, over in queued]
     moments = sorted({moment for span in (*queued, *busy) for moment in span})
     changes: dict[float, list[int]] = {moment: [0, 0] for moment in moments}

@@ -175,7 +175,7 @@ class Terminal:
         if row.peak:
             facts.append(f"peak {memory_text(row.peak)}")
         if row.attempts > 1:
-            facts.append(f"{row.attempts} attempts")
+            facts.append(f"{'up to ' if row.is_group else ''}{row.attempts} attempts")
         # Elements on one device each are alike; where they are not, `stoker gpu` has the list.
         facts += [text if count == 1 else f"{count} times {text}" for text, count in list(row.receipts.items())[:3]]
         return "  ".join(facts)

@@ -71,8 +71,8 @@ class _Flight:
     """Why the job waits, as last reported."""
     facts: dict[str, Any] = attrs.field(factory=dict)
     """Where the job is, for the record."""
-    placed: bool = False
-    """Whether the node of the job was reported."""
+    reported: dict[str, Any] = attrs.field(factory=dict)
+    """The facts that were reported last."""
     force: float = float("inf")
     """When the job is killed, on the monotonic clock."""
     give_up: float = float("inf")
@@ -345,12 +345,12 @@ class JobWatcher:
             self._report_state(flight, "sent", flight.since)
 
     def _report_place(self, flight: _Flight) -> None:
-        """Report the node of a job once it is known, where no other report has named it."""
-        if not flight.placed and flight.facts.get("node"):
+        """Report where a job is once its node is known, and again where the platform says more or something else."""
+        if flight.facts.get("node") and flight.facts != flight.reported:
             self._report_state(flight, "placed", time.time())
 
     def _report_state(self, flight: _Flight, state: str, moment: float) -> None:
-        flight.placed = bool(flight.facts.get("node"))
+        flight.reported = dict(flight.facts)
         data = {"state": state, "time": moment, **flight.facts}
         self._channel.event(flight.job.name, WorkerEvent(kind="noted", note=JOB, data=data))
 
@@ -438,6 +438,8 @@ class JobWatcher:
             return True
         reason = update.reason or update.message
         if not update.running and update.message and reason != flight.reason:
+            if flight.running:
+                flight.facts.pop("node", None)  # it may start elsewhere
             flight.running, flight.reason = False, reason
             self._channel.put(name, JobStatus(state="queued", message=update.message))
             return True
