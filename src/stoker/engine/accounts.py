@@ -53,6 +53,12 @@ class Accounts:
         if data.get("state") in ("sent", "running"):
             place[data["state"]] = data["time"]
 
+    def note_wait(self, execution: StepExecution, moment: float) -> None:
+        """Note that an attempt waits in its platform's queue: one that ran is started again there."""
+        place = execution.facts.get("place", {})
+        if "running" in place:
+            place["ran"] = place.get("ran", 0.0) + max(0.0, moment - place.pop("running"))
+
     def record_lease(self, key: str, parent: str, attempt: int, lease: Lease) -> None:
         """Record the devices that an attempt has, once."""
         if (key, attempt) in self._recorded:
@@ -131,7 +137,8 @@ def _prediction(step: StepPlan, lease: Lease, result: StepResult | None, cause: 
 def _placement(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Where an attempt was on a platform with a queue, and for how long it waited there, as fields of its receipt."""
     place = facts.get("place", {})
-    waited = max(0.0, place["running"] - place["sent"]) if {"sent", "running"} <= place.keys() else None
+    known = {"sent", "running"} <= place.keys()
+    waited = max(0.0, place["running"] - place["sent"] - place.get("ran", 0.0)) if known else None
     return {"placement": {name: place[name] for name in PLACE if name in place}, "queue_seconds": waited}
 
 

@@ -301,6 +301,7 @@ class RunLoop:
             self._end_attempt(key, attempt, status)
         elif status.state == "queued" and status.message:
             self._accounts.record_waiting(key, self._parent(key), attempt, status.message)
+            self._accounts.note_wait(self._executions[key], time.time())
             self._executions[key].facts["waits"] = True
         elif status.started is not None:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
