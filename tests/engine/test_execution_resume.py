@@ -69,6 +69,7 @@ def test_after_a_failure_with_the_code_mended(lab: Any) -> None:
     assert len(lab.client.runs()) == 1
     assert run.steps["total"].load() == 100
     assert [element.attempt_count for element in run.steps["train"]] == [1, 1, 3, 1]
+    assert run.steps["train"].attempt_count == run.steps["train"].as_dict()["attempt_count"] == 3
     assert [attempt.status for attempt in run.steps["train"][2].attempts] == ["failed", "failed", "succeeded"]
     again = lab.read("ran")
     said = lab.run("stoker", "resume", run.id)

@@ -20,7 +20,7 @@ from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
-from stoker.core.words import count_text, memory_text, time_text, took_text
+from stoker.core.words import attempts_text, count_text, memory_text, time_text, took_text
 from stoker.report.pending import pending_texts
 from stoker.report.streams import echo
 from stoker.worker.failure import explanation_lines
@@ -203,7 +203,7 @@ def _row(step: Step, title: str, beside: _Beside) -> tuple[str, ...]:
         time_text(step.seconds) if step.seconds is not None and step.status != "cached" else "",
         time_text(usage.cpu) if usage.cpu is not None else "",
         memory_text(usage.peak_memory) if usage.peak_memory else "",
-        str(step.attempt_count) if step.attempt_count > 1 else "",
+        attempts_text(step.attempt_count, of_elements=step.count is not None),
         "; ".join(filter(None, (beside.waits.get(step.key, ""), _remark(step, beside)))),
     )
 

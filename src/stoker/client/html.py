@@ -9,7 +9,7 @@ from stoker.client.usage import usage_of_document
 from stoker.core import receipt_words as words
 from stoker.core.codec import from_json
 from stoker.core.receipt import Receipt
-from stoker.core.words import count_text, memory_text, time_text
+from stoker.core.words import attempts_text, count_text, memory_text, time_text
 
 ROWS: Final = 200
 """Rows of a table: with more, a page gets slow. Steps that failed are always among them."""
@@ -155,7 +155,7 @@ def _step_table(steps: Sequence[Mapping[str, Any]], noun: str) -> str:
             escape(one["key"]) + ("" if one["count"] is None else f" × {one['count']:,}"),
             _status(one),
             _took(one["seconds"]),
-            str(one["attempt_count"]) if one["attempt_count"] > 1 else "",
+            attempts_text(one["attempt_count"], of_elements=one["count"] is not None),
             escape(_used(one["usage"])),
             escape(_why(one)),
         )

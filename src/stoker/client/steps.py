@@ -60,7 +60,6 @@ class Step:
         self.name = row.name
         self.cause = row.cause
         self.cached_from = row.cached_from
-        self.attempt_count = row.attempts
         self.parent = row.parent
         self.index = row.idx
         self.count = row.count
@@ -97,6 +96,11 @@ class Step:
             element = self._failed_element()
             return f"{element.key}: {element.message}" if element is not None else ""
         return self._row.message
+
+    @property
+    def attempt_count(self) -> int:
+        """How many attempts have begun; of a fan-out, the most of one element that has ended."""
+        return self._store.records.most_attempts(self.run_id, self.key) if self.count else self._row.attempts
 
     @property
     def usage(self) -> Usage:

@@ -59,6 +59,11 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def attempts_text(number: int, *, of_elements: bool = False) -> str:
+    """How often a step was tried: `"2"`, of a fan-out `"up to 2"`; empty for once."""
+    return "" if number < 2 else f"up to {number:,}" if of_elements else f"{number:,}"
+
+
 EXPECTED_START: Final = "; starts about "
 """Stands before the start that a platform expects, in a sentence on why a job waits; what follows changes often."""
 

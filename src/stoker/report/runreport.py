@@ -25,7 +25,7 @@ from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import energy_text, summary_of, totals
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.values import frozen
-from stoker.core.words import bounded, count_text, time_text, took_text
+from stoker.core.words import attempts_text, bounded, count_text, time_text, took_text
 from stoker.plan import plandoc
 from stoker.plan.settingtexts import given_settings
 from stoker.report import stepparts
@@ -349,7 +349,7 @@ class _Reading:
                     badge(step.status),
                     stepparts.took(step.seconds) if step.status != "cached" else "",
                     *stepparts.usage_cells(step.usage),
-                    str(step.attempt_count) if step.attempt_count > 1 else "",
+                    attempts_text(step.attempt_count, of_elements=step.count is not None),
                     summary_of(receipts) if receipts else "",
                     self._remark(step),
                 )

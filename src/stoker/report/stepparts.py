@@ -11,7 +11,7 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.client.usage import Usage, usage_of_document
 from stoker.core.plan import LogLine
-from stoker.core.words import bounded, count_text, memory_text, time_text
+from stoker.core.words import attempts_text, bounded, count_text, memory_text, time_text
 from stoker.report import ansi
 from stoker.report.badges import badge
 from stoker.report.design import folded, notice, preformatted
@@ -144,7 +144,7 @@ def element_table(step: Document) -> Html:
             one["key"],
             badge(one["status"]),
             took(one["seconds"]),
-            str(one["attempt_count"]) if one["attempt_count"] > 1 else "",
+            attempts_text(one["attempt_count"]),
             *usage_cells(usage_of_document(one["usage"])),
             f"{one['cause']}: {bounded(one['message'], 200)}".strip(": "),
         )

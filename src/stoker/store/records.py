@@ -508,6 +508,11 @@ class Records:
             counts = self.database.rows(self._sql["counts_of"], (run_id, parent))
         return {str(status): int(count) for status, count in counts}
 
+    def most_attempts(self, run_id: str, parent: str) -> int:
+        """The most attempts of one element of a fan-out that has ended; 0 while none has."""
+        row = self.database.row(self._sql["most_attempts"], (run_id, parent))
+        return int(row[0]) if row is not None and isinstance(row[0], int) else 0
+
     def first_failures(self, run_ids: Sequence[str]) -> dict[str, tuple[str, str, str]]:
         """Run → key, cause and message of the first of its steps that failed, of the runs that have such a step; the
         message of a fan-out is that of its first such element."""
@@ -767,6 +772,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "all_steps": f"{_STEP} WHERE run_id = ? ORDER BY position, parent, idx",
     "counts": "SELECT status, count(*) FROM steps WHERE run_id = ? GROUP BY status",
     "counts_of": "SELECT status, count(*) FROM steps WHERE run_id = ? AND parent = ? GROUP BY status",
+    "most_attempts": "SELECT max(attempts) FROM steps WHERE run_id = ? AND parent = ?",
     "outputs_of": f"{_OUTPUT} WHERE run_id = ? AND key = ? ORDER BY place, name",
     "element_outputs": "SELECT "
     + ", ".join(f"outputs.{name}" for name in rows.OUTPUT_COLUMNS)
