@@ -29,7 +29,7 @@ STEP = StepPlan(
     where="train.py:7",
 )
 DONE = JobStatus(state="succeeded")
-LATER = time.time() + 1000.0
+LATER = time.time() + 86_400
 
 
 class Scripted:
