@@ -103,7 +103,7 @@ def test_a_damaged_blob_is_found_and_healed(
             os.rename(blobs_copy, tmp_path / f"copy-{number}")  # what has been unpacked is another file
         with pytest.raises(DamagedArtifact, match=saved.digest) as caught:
             artifacts.load(saved, blobs)
-        assert caught.value.digest == saved.digest and "stoker resume" in caught.value.fix
+        assert caught.value.digest == saved.digest and "stoker rerun" in caught.value.fix
         assert artifacts.unusable(saved, blobs) == saved.digest
     assert len(os.listdir(Path(blobs.folder) / "quarantine")) == TRIES
 
