@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.servers.containers import Engine
+from tests.servers.drivers import Driver
 
 STACK = """
 stack = "engine"
@@ -184,39 +185,20 @@ def test_what_resume_takes_over_is_the_same_attempt_with_all_its_lines(
 ) -> None:
     flag = containers.folder / "flags" / "flag"
     containers.write({"alone.py": ALONE.replace("BASE", base_image)})
-    driver = subprocess.Popen(
-        [sys.executable, "alone.py", str(flag)],
-        cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert driver.stderr is not None
-    begun: set[str] = set()
-    while len(begun) < 2:
-        line = driver.stderr.readline()
-        assert line, "the driver ended"
-        begun |= {word for word in line.split() if "│ before" in line and word.startswith("waits[")}
-    driver.send_signal(signal.SIGKILL)
-    driver.communicate()
+    driver = Driver(containers, "alone.py", str(flag))
+    for element in ("waits[0]", "waits[1]"):
+        driver.says(element, "│ before")
+    driver.process.kill()
+    driver.end()
     if over:
         flag.write_text("")
         scratch = containers.home / "scratch" / "containers"
         eventually(lambda: len(list(scratch.glob("*/pool/job/result.json"))) == 2)
     run = containers.client().runs()[0].id
-    resumed = subprocess.Popen(
-        [str(Path(sys.executable).with_name("stoker")), "resume", run],
-        cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    resumed = Driver(containers, "resume", run, python=str(Path(sys.executable).with_name("stoker")))
     if not over:
         flag.write_text("")
-    output = resumed.communicate(timeout=120)[1]
-    assert resumed.returncode == 0, output
+    assert resumed.end() == 0, resumed.text
     step = containers.client().run(run).steps["waits"]
     assert step.started == min(element.started for element in step)
     for element in step:

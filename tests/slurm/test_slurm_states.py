@@ -171,7 +171,7 @@ def test_a_row_from_before_the_worker_was_up_says_nothing_any_more() -> None:
 
 @pytest.mark.parametrize(("up", "started"), [(False, TEN), (True, None)])
 def test_what_slurm_alone_knows_has_slurms_times(up: bool, started: float | None) -> None:
-    one = task(up=up)
+    one = task(up_at=0.0 if up else None)
     one.note_row(row("CANCELLED"), 0.0)
     one.read({}, 1.0)
     one.details = row("CANCELLED", by="0", began=TEN, ended=TEN + 5)

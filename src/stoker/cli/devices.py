@@ -7,11 +7,11 @@ from typing import Iterable, Mapping, Sequence
 import click
 
 from stoker.cli.options import json_option
-from stoker.cli.output import paint, print_json, short, table
+from stoker.cli.output import paint, print_json, table
 from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import EXIT_INFRASTRUCTURE, UsageError
 from stoker.core.findings import Finding, errors
-from stoker.core.words import count_text, memory_text
+from stoker.core.words import count_text, memory_text, short
 from stoker.devices.probe import probe, processes
 from stoker.devices.simulate import VARIABLE, parse_simulation
 from stoker.report.machine import by_device, document, entries, ledger_of, left_out, version_text

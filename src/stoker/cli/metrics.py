@@ -11,11 +11,11 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import click
 
 from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import line_width, print_json, short, table
+from stoker.cli.output import line_width, print_json, table
 from stoker.client import Client, Run
 from stoker.client.metrics import Metric, Metrics
 from stoker.core.errors import UsageError
-from stoker.core.words import number_text
+from stoker.core.words import number_text, short
 from stoker.report.charts import glyphs_for, sparkline
 from stoker.report.streams import echo, write
 

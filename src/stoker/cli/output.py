@@ -124,9 +124,3 @@ def when(moment: float | None) -> str:
     if moment is None:
         return ""
     return datetime.fromtimestamp(moment, tz=timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def short(text: str, length: int = 60) -> str:
-    """The first line of a text, cut to a length."""
-    line = text.partition("\n")[0]
-    return line if len(line) <= length else line[: length - 1] + "…"

@@ -11,7 +11,7 @@ import click
 
 from stoker.cli.metrics import metric_row, with_curves
 from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import folded, paint, print_json, short, status_text, table
+from stoker.cli.output import folded, paint, print_json, status_text, table
 from stoker.client import Client, Run, Step
 from stoker.client.document import Placements, run_document, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
@@ -20,7 +20,7 @@ from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
-from stoker.core.words import attempts_text, count_text, memory_text, time_text, took_text
+from stoker.core.words import attempts_text, count_text, memory_text, short, time_text, took_text
 from stoker.report.pending import pending_texts
 from stoker.report.streams import echo
 from stoker.worker.failure import explanation_lines

@@ -73,6 +73,12 @@ def dashed_name(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
+def short(text: str, length: int = 60) -> str:
+    """The first line of a text, cut to a length."""
+    line = text.partition("\n")[0]
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
 def bounded(text: str, limit: int = MESSAGE_LIMIT, *, whole: str = "") -> str:
     """The text, or of one longer than `limit` characters its beginning and its end, and how much is left out.
 

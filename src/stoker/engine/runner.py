@@ -20,13 +20,13 @@ from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, Run
 from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
+from stoker.engine.deferred import DeferredObserver
 from stoker.engine.escalation import Escalation
 from stoker.engine.execution import Policy, StepExecution
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, key_parts
 from stoker.engine.jobs import JobChange, RunJobs, masked_status
-from stoker.engine.later import LaterObserver
 from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
 from stoker.engine.places import FaultyPlaces
@@ -58,7 +58,7 @@ class RunLoop:
         self._recorder = recorder
         self._inputs = inputs
         # What can run next is sent before a person sees what ended.
-        self._observer = observer = LaterObserver(observer)
+        self._observer = observer = DeferredObserver(observer)
         self._input_code = InputCode(observer.message)
         self._policy = policy
         self._jobs = RunJobs(

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence, TextI
 from stoker.core.findings import warnings
 from stoker.core.plan import LogLine, Plan
 from stoker.core.status import STEP_DONE
-from stoker.core.words import EXPECTED_START, bounded, count_text, memory_text, time_text, took_text
+from stoker.core.words import (
+    EXPECTED_START,
+    attempts_text,
+    bounded,
+    count_text,
+    memory_text,
+    short,
+    time_text,
+    took_text,
+)
 from stoker.report.guarded import GuardedStream
 from stoker.report.progress import Progress, Row
 from stoker.report.streams import control, painted, step_text, unpainted, write
@@ -93,8 +102,7 @@ class Terminal:
         elif status == "retrying":
             changed = "".join(f", {change}" for change in facts.get("changes", ()))
             again = f"again in {time_text(facts['wait'])}{changed}"
-            message = facts.get("message", "").strip().partition("\n")[0]
-            message = message if len(message) <= _RETRY_WORDS else f"{message[: _RETRY_WORDS - 1]}…"
+            message = short(facts.get("message", "").strip(), _RETRY_WORDS)
             why = f"{facts['cause']}: {message}" if message else facts["cause"]
             self._line(f"{key}: attempt {facts['attempt']} ended: {why}; {again}")
         elif status in STEP_DONE and not parent and not self._tty and self._verbose:
@@ -175,7 +183,7 @@ class Terminal:
         if row.peak:
             facts.append(f"peak {memory_text(row.peak)}")
         if row.attempts > 1:
-            facts.append(f"{'up to ' if row.is_group else ''}{row.attempts} attempts")
+            facts.append(f"{attempts_text(row.attempts, of_elements=row.is_group)} attempts")
         # Elements on one device each are alike; where they are not, `stoker gpu` has the list.
         facts += [text if count == 1 else f"{count} times {text}" for text, count in list(row.receipts.items())[:3]]
         return "  ".join(facts)

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from stoker.core.words import count_text, memory_text, time_text
+from stoker.core.words import attempts_text, count_text, memory_text, time_text
 from stoker.report.badges import badge, favicon, icon
 from stoker.report.markup import Html, element
 from stoker.report.tables import facts, table
@@ -45,6 +45,7 @@ def environment() -> Environment:
         seconds=time_text,
         memory=memory_text,
         count=count_text,
+        tries=attempts_text,
         refresh=REFRESH,
     )
     return made

@@ -212,7 +212,7 @@ def entry(
 
 def packed(entries: Sequence[Mapping[str, Any]]) -> bytes:
     """The document as the pods read it: the same bytes for the same entries."""
-    return gzip.compress(json.dumps(entries, separators=(",", ":")).encode(), 6, mtime=0)
+    return gzip.compress(json.dumps(entries, separators=(",", ":")).encode(), _LEVEL, mtime=0)
 
 
 def waves(entries: Sequence[Mapping[str, Any]]) -> Iterator[slice]:

@@ -94,10 +94,8 @@ class SlurmJob:
     """When its files were read last."""
     stale: bytes = b""
     """The result that was read last: one that is discarded is not read again."""
-    up: bool = False
-    """Whether the worker has reported that it is up."""
-    up_at: float = float("-inf")
-    """When that was read."""
+    up_at: float | None = None
+    """When it was read that the worker is up; None before that."""
     refusal: str = ""
     """Why it can never begin; empty where it may."""
     wants: str = ""
@@ -134,7 +132,7 @@ class SlurmJob:
                     self.offsets[path] = self.offsets.get(path, 0) + len(data)
                     pieces.append((node, stream, data))
                     if not self.up and stream == "stdout" and MARK.encode() in data:
-                        self.up, self.up_at = True, now
+                        self.up_at = now
                     if stream == "stderr":
                         self.errors = (self.errors + data)[-_TAIL:]
         data = files.get(f"{self.job_folder}/{RESULT}")
@@ -163,7 +161,7 @@ class SlurmJob:
             self.ran = row
 
     def _runs_again(self, before: JobRow, row: JobRow) -> None:
-        self.up, self.details, self.ran = False, None, None
+        self.up_at = self.details = self.ran = None
         if self.result is not None and not self.result.ok:
             self.result = None
         why = row.reason if row.stage == "waiting" else row.state
@@ -178,11 +176,17 @@ class SlurmJob:
         return waits and self.order is None
 
     @property
+    def up(self) -> bool:
+        """Whether the worker has reported that it is up."""
+        return self.up_at is not None
+
+    @property
     def runs(self) -> bool:
         """Whether it runs, as far as is known: a row from before its worker was up says nothing any more."""
         if self.order is not None:
             return bool(self.id) and self.order.begun
-        waits = self.row is not None and self.row.stage == "waiting" and self.row_at >= self.up_at
+        waits = self.row is not None and self.row.stage == "waiting"
+        waits = waits and (self.up_at is None or self.row_at >= self.up_at)
         return not waits and (self.up or (self.row is not None and self.row.stage == "running"))
 
     # Its end

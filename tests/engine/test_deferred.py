@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Sequence
 
 from stoker.core.plan import LogLine, Plan
-from stoker.engine.later import LaterObserver
+from stoker.engine.deferred import DeferredObserver
 
 
 class Seen:
@@ -38,42 +38,42 @@ class Seen:
 
 def test_all_is_told_in_its_order() -> None:
     seen = Seen()
-    later = LaterObserver(seen)
-    later.began("r", Plan(pipeline="p", source="", steps=(), parameters={}, failure_mode="fail_fast", stack=""))
-    later.changed("a", "running", {"attempt": 1})
-    later.wrote("a", 1, [LogLine(time=1.0, stream="stdout", text="x")])
-    later.logged("a", 1, [["loss", 0, 0.5]])
-    later.message("m")
-    later.tick()
-    later.ended("succeeded")
+    deferred = DeferredObserver(seen)
+    deferred.began("r", Plan(pipeline="p", source="", steps=(), parameters={}, failure_mode="fail_fast", stack=""))
+    deferred.changed("a", "running", {"attempt": 1})
+    deferred.wrote("a", 1, [LogLine(time=1.0, stream="stdout", text="x")])
+    deferred.logged("a", 1, [["loss", 0, 0.5]])
+    deferred.message("m")
+    deferred.tick()
+    deferred.ended("succeeded")
     assert seen.calls == []
-    later.deliver()
+    deferred.deliver()
     assert [call[0] for call in seen.calls] == ["began", "changed", "wrote", "logged", "message", "tick", "ended"]
     assert seen.calls[1] == ("changed", "a", "running", {"attempt": 1})
-    later.deliver()
+    deferred.deliver()
     assert len(seen.calls) == 7
 
 
 def test_of_many_the_first_are_told_before_the_last_is_known() -> None:
     seen = Seen()
-    later = LaterObserver(seen)
+    deferred = DeferredObserver(seen)
     for number in range(250):
-        later.message(str(number))
+        deferred.message(str(number))
     assert [call[1] for call in seen.calls] == [str(number) for number in range(200)]
 
 
 def test_what_is_told_meanwhile_comes_behind() -> None:
     """An observer may call back into the run, which tells it something."""
     seen = Seen()
-    later = LaterObserver(seen)
+    deferred = DeferredObserver(seen)
     tick = seen.tick
 
     def ticked() -> None:
         tick()
-        later.message("after")
+        deferred.message("after")
 
     seen.tick = ticked  # type: ignore[method-assign]
-    later.tick()
-    later.message("between")
-    later.deliver()
+    deferred.tick()
+    deferred.message("between")
+    deferred.deliver()
     assert [call[-1] for call in seen.calls] == ["tick", "between", "after"]

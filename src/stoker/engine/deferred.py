@@ -12,7 +12,7 @@ _MOST: Final = 100
 """Calls that are kept: a person sees the first of ten thousand cached steps before the last one is found."""
 
 
-class LaterObserver:
+class DeferredObserver:
     """Keeps the calls of an observer, in their order, until `deliver`."""
 
     def __init__(self, observer: Observer) -> None:
