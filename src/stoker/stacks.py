@@ -40,7 +40,14 @@ from stoker.core.patterns import lazy_pattern
 from stoker.core.settings import Layer
 from stoker.core.units import duration
 from stoker.core.values import frozen
-from stoker.settings.options import check_flavor, complete_store, component_settings, default_store, layer_from
+from stoker.settings.options import (
+    checked_flavor,
+    complete_store,
+    component_settings,
+    default_store,
+    is_backend,
+    layer_from,
+)
 
 if TYPE_CHECKING:
     from stoker.images.builders.base import BuilderChoice
@@ -56,6 +63,8 @@ ONLY: Final = "STOKER_STACKS"
 """The variable that names a file of stacks which is read in place of all others."""
 DEFAULT: Final = "local"
 """The stack that always exists."""
+ORCHESTRATOR: Final = "orchestrator"
+"""The name under which steps call the stack's orchestrator; step operators have names of their own."""
 THIS_MACHINE: Final = "local"
 """The backend of a stack that names none."""
 TOP_KEYS: Final = ("stack", "stacks")
@@ -97,6 +106,8 @@ class Component:
     flavor: str
     options: Mapping[str, Any] = attrs.field(factory=dict, repr=_names_only)
     origins: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    usual: bool = False
+    """Whether no file names it: a run asked for its backend, which has its usual settings."""
 
 
 @frozen(kw_only=True)
@@ -119,6 +130,29 @@ class Stack:
     layer: Layer = attrs.field(factory=lambda: Layer(origin="stack"), repr=False)
     home: Path = Path("~/.stoker")
     path: Path | None = None
+
+    @property
+    def parts(self) -> dict[str, Component]:
+        """The orchestrator and the step operators, by the names under which steps call them."""
+        return {ORCHESTRATOR: self.orchestrator, **self.step_operators}
+
+    def part(self, name: str) -> Component:
+        """The part that steps of a run call by a name, also a backend that no file names; `NotFound` for one that was
+        removed from the file."""
+        part = self.with_usual((name,)).parts.get(name)
+        if part is None:
+            where = str(self.path or "")
+            raise NotFound(f"stack '{self.name}' has no step operator called '{name}' any more", where=where)
+        return part
+
+    def with_usual(self, names: Iterable[str]) -> Stack:
+        """The stack with a step operator for each of these backends that it has no part called so: one with the
+        backend's usual settings, by the backend's name. Names of no backend are left out."""
+        missing = [name for name in dict.fromkeys(names) if name not in self.parts and is_backend(name)]
+        if not missing:
+            return self
+        operators = {name: Component(flavor=name, usual=True) for name in missing}
+        return attrs.evolve(self, step_operators={**self.step_operators, **operators})
 
 
 def load(name: str | None = None, start: Path | None = None) -> Stack:
@@ -405,7 +439,7 @@ def _component(file: _File, keys: tuple[str, ...], entry: Any) -> Component:
         )
     origins = {name: file.where(*keys, name) for name in options}
     try:
-        check_flavor(flavor)
+        flavor = checked_flavor(flavor)
         return Component(flavor=flavor, options=component_settings(flavor, options), origins=origins)
     except SettingsError as error:
         place = next((origins[name] for name in options if f"'{name}'" in error.message), where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,13 @@ STACKS = """
     [stacks.mixed]
     orchestrator = "local"
     step_operators.cluster = {flavor = "slurm"}
+
+    [stacks.double]
+    step_operators.small = {flavor = "slurm"}
+    step_operators.large = {flavor = "slurm", partition = "large"}
+
+    [stacks.named]
+    step_operators.x = {flavor = "aws_batch", queue = "gpus"}
 """
 FLOW = """
     from stoker.flow import FlowSpec, Parameter, step
@@ -46,8 +54,6 @@ def two(stoker: Any) -> Any:
 
 
 def steps_of(stoker: Any, *words: str, code: int | None = 3) -> list[dict[str, Any]]:
-    import json
-
     steps: list[dict[str, Any]] = json.loads(stoker("plan", "--json", *words, code=code).stdout)["steps"]
     return steps
 
@@ -86,7 +92,10 @@ def test_a_set_is_stronger(two: Any) -> None:
         (["--with", "slurm:gpu=1,gpu=2"], "gpu is given twice"),
         (["--with", "slurm:time_limit=soon"], "time_limit: 'soon' is not a duration"),
         (["--with", "slurm", "--with", "ray"], "every step is to run on slurm and on ray\n  fix: keep one of the two"),
-        (["--with", "slurm"], "of which stack 'local' has none\n  fix: use another stack (--stack)"),
+        (
+            ["--stack", "double", "--with", "slurm"],
+            "several step operators of stack 'double' are: small, large\n  fix: name one: @step(step_operator=",
+        ),
         (["--with", "kubernetes:nod=1"], "KubernetesSettings has no field 'nod'"),
         (["--with"], "--with needs a value\n  fix: write --with BACKEND"),
         (["--wiht", "slurm"], "has no parameter for --wiht, did you mean '--with'"),
@@ -100,11 +109,24 @@ def test_mistakes(words: list[str], message: str, two: Any) -> None:
     assert message in two.project.run("train.py", *words, code=2).stderr
 
 
-def test_a_platform_that_is_not_here(two: Any) -> None:
-    finished = two("run", "train.py", "--with", "batch:gpu=2", code=2)
-    assert "--with batch:gpu=2: it is to run on batch, of which stack" in finished.stderr
-    assert 'write orchestrator = {flavor = "batch"} in it' in finished.stderr
-    assert "STK103" not in finished.stderr, "what this machine lacks does not matter there"
+@pytest.mark.parametrize("name", ["batch", "aws_batch"])
+def test_a_backend_that_no_stack_names(name: str, two: Any) -> None:
+    for file in ("train.py", "flow.py"):
+        finished = two("plan", file, "--with", f"{name}:gpu=2,queue=gpus,region=eu-west-1", "--json", code=3)
+        plan = json.loads(finished.stdout)
+        assert {step["backend"] for step in plan["steps"]} == {"batch"}
+        assert {step["settings"]["backend"]["step_operator"]["queue"] for step in plan["steps"]} == {"gpus"}
+        assert plan["settings"]["backend"]["batch"]["region"] == "eu-west-1", "for the whole run, of a flow, too"
+        found = {finding["code"]: finding for finding in plan["findings"]}
+        assert "s3://" in found["STK313"]["fix"], "the bucket is asked for"
+        assert "stoker stacks setup batch --artifact-store s3://BUCKET/PREFIX" in found["STK192"]["fix"]
+        assert "STK103" not in found, "what this machine lacks does not matter there"
+
+
+@pytest.mark.parametrize(("stack", "name"), [("local", "batch"), ("named", "x")])
+def test_both_spellings_in_a_stack_and_on_a_step(stack: str, name: str, two: Any) -> None:
+    for words in (("--with", "batch:gpu=1"), ("--with", "aws_batch:gpu=1"), ("--set", "step_operator=aws_batch")):
+        assert {step["backend"] for step in steps_of(two, "train.py", "--stack", stack, *words)} == {name}
 
 
 def test_options_before_the_file(two: Any) -> None:

@@ -303,7 +303,7 @@ def test_what_a_platform_is_told_stands_in_the_plan(project: Any) -> None:
         "    ",
     )
     project.write({"f.py": text + "\nif __name__ == '__main__':\n    F()\n"})
-    assert "of which stack 'local' has none" in project.run("f.py", "run", code=2).stderr
+    assert "stoker stacks setup batch" in project.run("f.py", "run", code=3).stderr
     stack = 'stack = "a"\n[stacks.a.step_operators.batch]\nflavor = "batch"\n'
     project.write({"stoker.toml": stack})
     assert not project.home.exists() or not list(project.home.rglob("*.jsonl"))

@@ -51,13 +51,21 @@ def test_a_step_runs_on_the_cluster_that_its_decorator_names(project: Any, ray_c
     assert "placed False True" in said
 
 
+@pytest.mark.parametrize("with_ray", ["ray", "ray:address=ADDRESS"])
+def test_a_cluster_that_no_stack_names(with_ray: str, project: Any, ray_cluster: RayCluster) -> None:
+    project.write({"flow.py": FLOW.format(decorator="")})
+    environment = {"RAY_AUTH_TOKEN": TOKEN}
+    if with_ray == "ray":
+        environment["RAY_ADDRESS"] = ray_cluster.dashboard
+    words = with_ray.replace("ADDRESS", ray_cluster.dashboard)
+    assert "placed True True" in project.run("flow.py", "run", "--with", words, env=environment).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--with", "ray:gpu_fraction=2"], "gpu_fraction"),
         (["--with", "ray:gpu_fracton=0.5"], "did you mean 'gpu_fraction'"),
-        (["--with", "ray:address=auto"], "takes no 'address'"),
-        (["--with", "ray:cpu=1"], "ray, of which stack 'local' has none"),
     ],
 )
 def test_what_a_decorator_cannot_mean_is_refused(arguments: list[str], words: str, project: Any) -> None:

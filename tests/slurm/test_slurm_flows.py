@@ -54,6 +54,14 @@ def test_a_flow_runs_on_the_cluster(clustered: Any, cluster: Cluster) -> None:
     assert said.count("in short") == 3
 
 
+def test_a_cluster_that_no_stack_names(project: Any, cluster: Cluster) -> None:
+    project.write({"flow.py": FLOW.replace("{decorator}", "@slurm(partition='short')")})
+    said = project.run("flow.py", "run").stderr
+    assert ("total 14" in said, said.count("job none"), said.count("in short")) == (True, 1, 3)
+    said = project.run("flow.py", "run", "--with", "slurm:partition=short").stderr
+    assert ("total 14" in said, said.count("job none"), said.count("in short")) == (True, 0, 3)
+
+
 def test_a_step_of_a_flow_runs_on_the_cluster_that_its_decorator_names(project: Any, cluster: Cluster) -> None:
     decorator = "@slurm(partition='main', cpu=2, gpu=1)"
     project.write({"flow.py": FLOW.replace("{decorator}", decorator), "stoker.toml": HERE_AND_THERE})
@@ -78,10 +86,8 @@ def test_a_decorators_words_are_in_the_plan(project: Any, cluster: Cluster) -> N
 @pytest.mark.parametrize(
     ("arguments", "stack", "words"),
     [
-        (["--with", "slurm:partition=gpu"], "", "slurm, of which stack 'local' has none"),
         (["--with", "slurm:partiton=gpu"], HERE_AND_THERE, "did you mean 'partition'"),
         (["--with", "slurm:time_limit=soon"], HERE_AND_THERE, "is not a duration"),
-        (["--with", "slurm:poll=5"], HERE_AND_THERE, "takes no 'poll'"),
         (["--with", "slurm:partition=gpu", "--with", "batch:queue=q"], HERE_AND_THERE, "keep one of the two"),
     ],
 )

@@ -23,4 +23,5 @@ BACKENDS: Final[Registry[Backend]] = Registry(
         "sagemaker": ("stoker.backends.sagemaker.registration:SAGEMAKER", "aws"),
         "batch": ("stoker.backends.aws_batch.registration:BATCH", "aws"),
     },
+    aliases={"aws_batch": "batch"},
 )

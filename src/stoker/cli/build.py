@@ -34,7 +34,7 @@ from stoker.images.builders.registry import BUILDERS
 from stoker.images.dockerfile import assignment, dockerfile, pin_images
 from stoker.images.locks import LockStore
 from stoker.plan.locking import Locking
-from stoker.plan.planner import ORCHESTRATOR, refuse
+from stoker.plan.planner import refuse
 from stoker.report.streams import echo, say
 from stoker.run.building import BUILT_ELSEWHERE, Builder, ImagePlace
 
@@ -88,10 +88,10 @@ def command(words: list[str]) -> int:
     if output and not render:
         raise UsageError("--output is for what --render writes", fix="add --render")
     plan = plan_first_call(target, line)
-    stack = stacks.load(plan.stack)
+    stack = stacks.load(plan.stack).with_usual(step.backend for step in plan.steps)
     # Whether another builder has built is what is asked here; nothing is run on a platform that does not answer.
     others = {BUILT_ELSEWHERE}
-    for component in (stack.orchestrator, *stack.step_operators.values()):
+    for component in stack.parts.values():
         others.update(BACKENDS.load(component.flavor).unasked)
     refuse(attrs.evolve(plan, findings=tuple(one for one in plan.findings if one.code not in others)))
     builder = builder_of(stack, plan)
@@ -113,7 +113,7 @@ def command(words: list[str]) -> int:
 def builder_of(stack: stacks.Stack, plan: Plan) -> Builder:
     """What builds the images of a plan's steps."""
     pushing = {}
-    for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
+    for name, component in stack.parts.items():
         puller_of = BACKENDS.load(component.flavor).puller
         if puller_of is not None:
             pushing[name] = puller_of(plan.settings.backend.get(name, component.options))
@@ -133,7 +133,7 @@ def builder_of(stack: stacks.Stack, plan: Plan) -> Builder:
 def addresses(stack: stacks.Stack, settings: PipelineSettings) -> dict[str, str]:
     """The addresses of a run's engines, by the names of the backends that run steps in images."""
     by_backend = {}
-    for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
+    for name, component in stack.parts.items():
         engine_of = BACKENDS.load(component.flavor).image_engine
         if engine_of is not None:
             by_backend[name] = engine_of(settings.backend.get(name, component.options))

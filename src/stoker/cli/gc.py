@@ -110,6 +110,7 @@ def command(
     for run_id, jobs in recorded.items():
         say(f"run {run_id} may have left {', '.join(jobs)}, which did not end with it: stoker cancel {run_id} ends it")
     swept = sweep_platforms(
+        store.home,
         Sweep(
             scratch=str(Path(store.home) / "scratch"),
             artifacts=store.blobs.uri,
@@ -123,7 +124,7 @@ def command(
             now=now,
             dry_run=dry_run,
             say=say,
-        )
+        ),
     )
     document.update({one.kind: one.count for one in swept})
     document.update({f"{one.noun}_bytes": one.size for one in swept if one.size is not None})
@@ -182,9 +183,9 @@ def stale_scratch(folder: Path, before: float) -> list[Path]:
     ]
 
 
-def sweep_platforms(sweep: Sweep) -> list[Leftover]:
+def sweep_platforms(home: str, sweep: Sweep) -> list[Leftover]:
     """Remove what earlier runs left on the backends' platforms; returns what was removed, by kind."""
-    options = parts_by_backend()
+    options = parts_by_backend(home)
     kinds: dict[str, Leftover] = {}
     for name, backend in BACKENDS.parts():
         for one in () if backend.leftovers is None else backend.leftovers(options.get(name, []), sweep):

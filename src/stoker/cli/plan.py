@@ -26,7 +26,6 @@ from stoker.core.secret import MASK, looks_secret
 from stoker.core.settings import StepSettings
 from stoker.core.units import duration_text
 from stoker.core.words import count_text
-from stoker.plan.planner import ORCHESTRATOR
 from stoker.plan.settingtexts import given_settings
 from stoker.report.streams import echo
 from stoker.run import commandline, driver
@@ -71,9 +70,11 @@ def command(words: list[str]) -> int:
     with _first_call(target, line) as (pipeline, arguments, request):
         plan = driver.plan(pipeline, arguments, attrs.evolve(request, upgrade=bool(options.get("upgrade"))))
         if not as_json:
-            stack = stacks.load(plan.stack)
-            flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
-            backends = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
+            stack = stacks.load(plan.stack).with_usual(step.backend for step in plan.steps)
+            backends = {
+                name: component.flavor if component.usual else f"{name} ({component.flavor})"
+                for name, component in stack.parts.items()
+            }
             echo("\n".join(plan_lines(plan, backends, explain=bool(options.get("explain")))))
         if options.get("lock"):
             locking: Any = importlib.import_module("stoker.cli.locking")  # imports what resolves requirements

@@ -43,11 +43,7 @@ def ask_stacks(plan_on: Callable[[str], Plan]) -> dict[str, list[StackAnswer]]:
             failures.append(StackAnswer(stack=stack.name, fits=False, backend="", text=error.message, fix=error.fix))
             continue
         for step in plan.steps:
-            flavor = (
-                stack.orchestrator.flavor
-                if step.settings.step_operator is None
-                else stack.step_operators[step.settings.step_operator].flavor
-            )
+            flavor = stack.part(step.backend).flavor
             answers.setdefault(step.key, []).append(_answer(plan, step, stack.name, flavor))
     for rows in answers.values():
         rows.extend(failures)

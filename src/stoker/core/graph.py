@@ -5,7 +5,7 @@ A graph is what the user wrote, with Python values in it. `plan.planner` turns i
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 import attrs
 
@@ -110,6 +110,17 @@ class Graph:
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
     where: str = ""
     dynamic: bool = False
+    callable_layers: tuple[Layer, ...] = ()
+    """Settings of the steps that a dynamic body may call, as far as its module names them."""
+
+    @property
+    def every_layer(self) -> Iterator[Layer]:
+        """The layers of the whole pipeline and of its steps."""
+        yield from self.layers
+        yield from self.callable_layers
+        for node in self.nodes:
+            yield from node.step.layers
+            yield from node.layers
 
 
 def sources_of(binding: Binding) -> list[FromStep]:

@@ -12,6 +12,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Generic, Iterator, Mapping, TypeVar, cast
 
+import attrs
+
 from stoker.core.errors import MissingPackage, UsageError, nearest
 from stoker.core.values import frozen
 
@@ -38,6 +40,12 @@ class Registry(Generic[Part]):
     """The class of every part."""
     builtin: Mapping[str, tuple[str, str]]
     """name → ("module:attribute", extra)"""
+    aliases: Mapping[str, str] = attrs.field(factory=dict)
+    """Another spelling of a name → the name, which is the only one that is shown and kept."""
+
+    def canonical(self, name: str) -> str:
+        """The name that another spelling stands for; any other text as it is."""
+        return self.aliases.get(name, name)
 
     def load(self, name: str) -> Part:
         """The part called `name`.

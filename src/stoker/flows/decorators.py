@@ -77,6 +77,7 @@ _INSTEAD: Final[Mapping[str, str]] = dict.fromkeys(("tpu", "tpus", "tpu_type", "
 
 def make_note(name: str, words: Mapping[str, Any], where: str) -> Note:
     """A note of a decorator, its words and values checked."""
+    name = BACKENDS.canonical(name)
     kind = KINDS[name]
     unknown = [word for word in words if word not in kind.words]
     if unknown:
@@ -243,6 +244,7 @@ def built_in_platforms() -> Mapping[str, FlowDecorator]:
 
 def platform(name: str) -> FlowDecorator | None:
     """The decorator of this name, if it is a platform's; looks at other distributions where Stoker has none."""
+    name = BACKENDS.canonical(name)
     built_in = built_in_platforms().get(name)
     if built_in is not None:
         return built_in

@@ -292,7 +292,8 @@ class FlowDefinition:
     @functools.cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Settings of the whole flow, weakest first."""
-        return flowsettings.of_flow(self.kind, self._environment)
+        named = [text for text in self._attached if flowusers.find_user_decorator(text.partition(":")[0]) is None]
+        return (*flowsettings.of_flow(self.kind, self._environment), *flowsettings.run_layers(named))
 
     @functools.cached_property
     def tags(self) -> tuple[str, ...]:

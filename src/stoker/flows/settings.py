@@ -11,10 +11,11 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.backends.refused import refusal
+from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
-from stoker.core.units import size_text
+from stoker.core.units import size_text, whole_run_fields
 from stoker.core.words import memory_text
 from stoker.flows.decorators import (
     BASES,
@@ -31,6 +32,7 @@ from stoker.flows.decorators import (
     seconds_of,
 )
 from stoker.flows.user_decorators import suggest
+from stoker.plan.layers import PART
 from stoker.run.attached import HARDWARE, SHORT, resource_words, words_of
 from stoker.settings.options import component_settings, layer_from
 
@@ -149,14 +151,40 @@ def project_of(kind: type, user: str, *, branch: str | None, production: bool | 
 
 def parse_note(text: str) -> Note:
     """A decorator of the command line: "resources:gpu=2,memory=8GB", or only its name."""
+    name, words, where = _decorator_of(text)
+    return make_note(name, {word: value for word, value in words.items() if word not in _run_words(name)}, where)
+
+
+def run_layers(attached: Iterable[str]) -> tuple[Layer, ...]:
+    """What decorators of the command line say of platforms for the whole run, such as `kubernetes:context=lab`."""
+    layers = []
+    for name, words, where in map(_decorator_of, attached):
+        options = {word: value for word, value in words.items() if word in _run_words(name)}
+        if options:
+            try:
+                layers.append(Layer(origin=where, values={f"{PART}{name}": component_settings(name, options)}))
+            except SettingsError as error:
+                raise SettingsError(error.message, where=where, fix=error.fix) from None
+    return tuple(layers)
+
+
+def _run_words(name: str) -> frozenset[str]:
+    """The words of a platform's decorator that hold for a whole run: a step's own decorator takes none of them."""
+    decorator = platform(name)
+    return frozenset() if decorator is None else frozenset(whole_run_fields(decorator.settings))
+
+
+def _decorator_of(text: str) -> tuple[str, Mapping[str, Any], str]:
+    """The decorator that a text of the command line names, its words, and where it stands."""
     name, colon, words = text.partition(":")
+    name = BACKENDS.canonical(name)
     names = [name for name, kind in KINDS.items() if not kind.of_flow]
     where = f"--with {text}"
     if name not in names:
         if refusal(name):
             raise UsageError(refusal(name), where=where)
         raise UsageError(f"there is no decorator '{name}'{suggest(name, names)}", where=where)
-    return make_note(name, words_of(name, words, where) if colon else {}, where)
+    return name, words_of(name, words, where) if colon else {}, where
 
 
 def fit_to_machine(

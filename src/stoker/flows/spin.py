@@ -38,12 +38,12 @@ from stoker.flows.parameters import resolved_parameters
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
 from stoker.plan.layers import resolve_pipeline
-from stoker.plan.planner import ORCHESTRATOR, Planner, check_names, refuse
+from stoker.plan.planner import Planner, check_names, refuse
 from stoker.report.terminal import Terminal
 from stoker.run import driver
 from stoker.run.driver import Drive
 from stoker.run.session import Session
-from stoker.stacks import THIS_MACHINE, Component, Stack
+from stoker.stacks import ORCHESTRATOR, THIS_MACHINE, Component, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.borrowed import BorrowedBlobs, temporary_store

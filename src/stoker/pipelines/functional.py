@@ -136,6 +136,11 @@ class Step(Generic[P, R]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _importable_name(self) or super().__reduce_ex__(protocol)
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Its settings, weakest first."""
+        return (*self.spec.layers, *self._options.get("layers", ()))
+
     def _step_call(self) -> Call:
         if self._call is None or not self._call.signature.complete:
             self._definition.complete()
@@ -311,6 +316,12 @@ class Pipeline(Generic[P]):
             hooks=self.hooks,
             where=self.where,
             dynamic=self.dynamic,
+            callable_layers=tuple(
+                layer
+                for value in getattr(self.function, "__globals__", {}).values()
+                if isinstance(value, Step)
+                for layer in value.layers
+            ),
         )
 
     def body(self, start: CallStart) -> Any:

@@ -26,14 +26,16 @@ from stoker.settings.options import (
     settings_class,
     step_settings,
 )
-from stoker.stacks import Component, Stack
+from stoker.stacks import ORCHESTRATOR, Component, Stack
 
 _MOST_YAML: Final = 4_000_000
 """Characters of a run file; PyYAML takes a second for 50,000."""
 ATOMIC: Final = frozenset({"cache_key"})
 """Options whose mappings are one value and are replaced as a whole."""
 PLATFORM: Final = "platform."
-"""Prefix of the key of settings for the component of a flavor, orchestrator or step operator."""
+"""Prefix of the key of settings for the component of a flavor, orchestrator or step operator; steps run there."""
+PART: Final = "part."
+"""The same of settings that say nothing of where steps run."""
 RUN_KEYS: Final = ("parameters", "stack", "settings", "steps")
 """Keys of a run file besides options."""
 
@@ -65,7 +67,7 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
     layers = [_platform_layer(layer, stack) for layer in layers]
     name = _step_operator(layers, stack)
     part = "orchestrator" if name is None else "step_operator"
-    component = stack.orchestrator if name is None else stack.step_operators[name]
+    component = stack.parts[name or ORCHESTRATOR]
     values, backend, origins, ranks = _merge_layers(layers, stack, part, component, level="step")
     pypi = (values.get("packages") or {}).get("pypi")
     if pypi:
@@ -182,7 +184,7 @@ def check_whole_run(
     """
     name = settings.step_operator
     part = "orchestrator" if name is None else "step_operator"
-    component = stack.orchestrator if name is None else stack.step_operators[name]
+    component = stack.parts[name or ORCHESTRATOR]
     kind = settings_class(component.flavor)
     step_options, run_options = settings.backend.get(part, {}), run.get(name or "orchestrator", {})
     for field in whole_run_fields(kind):
@@ -268,22 +270,47 @@ def assignments(texts: Iterable[str]) -> RunFile:
 
 def _platform_layer(layer: Layer, stack: Stack) -> Layer:
     """A layer with settings for a flavor ("platform.slurm"), as settings of the component of that flavor."""
-    key = next((key for key in layer.values if key.startswith(PLATFORM)), "")
+    key = next((key for key in layer.values if key.startswith((PLATFORM, PART))), "")
     if not key:
         return layer
-    flavor = key.removeprefix(PLATFORM)
+    prefix, _, flavor = key.partition(".")
     values = {name: value for name, value in layer.values.items() if name != key}
-    if stack.orchestrator.flavor == flavor:
+    name = _part_of(flavor, stack, layer.origin)
+    if name == ORCHESTRATOR:
         return attrs.evolve(layer, values={**values, f"orchestrator.{flavor}": layer.values[key]})
-    operators = [name for name, one in stack.step_operators.items() if one.flavor == flavor]
-    if len(operators) == 1:
-        operator_settings = {"step_operator": operators[0], f"step_operator.{flavor}": layer.values[key]}
-        return attrs.evolve(layer, values={**values, **operator_settings})
-    leave = "" if layer.origin.startswith("--with") else f"; or leave it out: --without {flavor}"
+    placed = {"step_operator": name} if f"{prefix}." == PLATFORM else {}
+    return attrs.evolve(layer, values={**values, **placed, f"step_operator.{flavor}": layer.values[key]})
+
+
+def with_usual_parts(stack: Stack, layers: Iterable[Layer]) -> Stack:
+    """The stack with the backends that layers ask for by name and that none of its parts is of; each has its usual
+    settings."""
+    names: list[str] = []
+    for layer in layers:
+        for key, value in layer.values.items():
+            if key.startswith((PLATFORM, PART)):
+                names.append(key.partition(".")[2])
+            elif key == "step_operator" and isinstance(value, str) and value not in stack.parts:
+                names.append(BACKENDS.canonical(value))
+    if not names:
+        return stack
+    flavors = {part.flavor for part in stack.parts.values()}
+    return stack.with_usual(name for name in names if name not in flavors)
+
+
+def _part_of(flavor: str, stack: Stack, where: str) -> str:
+    """The name of the stack's part of a backend: the orchestrator, or a step operator."""
+    parts = [name for name, one in stack.parts.items() if one.flavor == flavor]
+    if ORCHESTRATOR in parts or len(parts) == 1:
+        return parts[0]
+    several = f"which several step operators of stack '{stack.name}' are: {', '.join(parts)}"
+    name = parts[0] if parts else flavor
     raise SettingsError(
-        f"it is to run on {flavor}, of which stack '{stack.name}' has {len(operators) or 'none'}",
-        where=layer.origin,
-        fix=f'use another stack (--stack), or write orchestrator = {{flavor = "{flavor}"}} in it{leave}',
+        f"it is to run on {flavor}, {several if parts else f'of which stack {stack.name!r} has none'}",
+        where=where,
+        fix=f'name one: @step(step_operator="{name}"), or --set step_operator={name}'
+        if parts
+        else f'write step_operators.{name} = {{flavor = "{flavor}"}} in [stacks.{stack.name}] of stoker.toml',
     )
 
 
@@ -307,6 +334,10 @@ def _step_operator(layers: Sequence[Layer], stack: Stack) -> str | None:
         )
     if name is None or name in operators:
         return name  # type: ignore[no-any-return]
+    flavor = BACKENDS.canonical(name)
+    if flavor in (part.flavor for part in stack.parts.values()):
+        found = _part_of(flavor, stack, where)
+        return None if found == ORCHESTRATOR else found
     raise SettingsError(
         f"stack '{stack.name}' has no step operator called '{name}'{nearest(name, operators)}",
         where=where,

@@ -14,6 +14,7 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.backend import ExpectsSteps, ProvesPlacement, RunningBackend, RunsInDriver, capability
+from stoker.backends.registry import BACKENDS
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import (
@@ -40,13 +41,12 @@ from stoker.plan.digest import FunctionCode, UnresolvedLookup, read_function_cod
 from stoker.plan.layers import IMPLIED_BY, check_whole_run, resolve, resolve_pipeline
 from stoker.plan.recipes import remember_code
 from stoker.settings.options import OPTIONS
-from stoker.stacks import Stack
+from stoker.stacks import ORCHESTRATOR, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
-ORCHESTRATOR: Final = "orchestrator"
-"""The name of the stack's orchestrator in `StepPlan.backend`; step operators have their own names there."""
 LATE_STEPS: Final = "STK299"
+USUAL: Final = "STK192"
 LOOKUP: Final = "STK191"
 OF_MAIN_BLOCK: Final = "STK256"
 
@@ -321,7 +321,7 @@ def _recorded_layer(settings: StepSettings, stack: Stack | None) -> Layer:
     name = settings.step_operator
     component = None
     if stack is not None:
-        component = stack.orchestrator if name is None else stack.step_operators.get(name)
+        component = stack.parts.get(name or ORCHESTRATOR)
     if component is not None:
         values |= {f"{part}.{component.flavor}": options for part, options in settings.backend.items()}
     for name in OPTIONS:
@@ -409,6 +409,33 @@ def placement_findings(steps: Iterable[StepPlan], backends: Mapping[str, Running
         prover = capability(backends[name], ProvesPlacement)
         if prover is not None:
             yield from prover.prove(backend_steps)
+
+
+def usual_findings(plan: Plan, stack: Stack) -> Iterator[Finding]:
+    """How to give settings to backends that no file names, where what they usually have does not do for a step."""
+    refused = [finding.where for finding in plan.findings if finding.level == "error"]
+    for name, part in stack.parts.items():
+        where = [reporter_of(step).where for step in plan.steps if step.backend == name]
+        if not part.usual or not any(place in refusal for place in where for refusal in refused):
+            continue
+        backend = BACKENDS.load(part.flavor)
+        line = f"--with {name}:FIELD=VALUE,…"
+        if backend.setup is not None:
+            first = "" if backend.setup.usual is not None else f" --{next(iter(backend.setup.questions))} …"
+            store = (
+                "" if backend.setup.usual_store or not backend.setup.store else " --artifact-store s3://BUCKET/PREFIX"
+            )
+            line += f"; or make a stack of it once: stoker stacks setup {name}{first}{store}"
+        else:
+            line += f'; or write step_operators.{name} = {{flavor = "{name}"}} in [stacks.{stack.name}] of stoker.toml'
+        yield Finding(
+            code=USUAL,
+            level="error",
+            where=plan.where,
+            what=f"'{name}' has its usual settings here, which do not do for these steps",
+            why=f"stack '{stack.name}' has no part of that backend",
+            fix=f"give what is asked for above: {line}",
+        )
 
 
 def environment_name(settings: StepSettings) -> str:

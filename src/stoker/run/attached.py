@@ -48,6 +48,7 @@ def attached_settings(request: RunRequest) -> RunFile:
     for text in request.attached:
         name, colon, words_text = text.partition(":")
         where = f"--with {text}"
+        name = BACKENDS.canonical(name)
         if name not in BACKENDS and name != "resources":
             if refusal(name):
                 raise UsageError(refusal(name), where=where)

@@ -25,7 +25,6 @@ from stoker.core.errors import NotFound, UsageError
 from stoker.core.protocol import JOB
 from stoker.core.values import frozen
 from stoker.plan import plandoc
-from stoker.plan.planner import ORCHESTRATOR
 from stoker.store.rows import EventRow
 from stoker.worker import besidescript
 from stoker.worker.beside import name_of
@@ -98,9 +97,9 @@ def reach(client: Client, run_id: str, key: str) -> RunningStep:
     plan = plandoc.load(client.store.records.plan(run.id))
     parent = element_of(key)[0] if step.index is not None else key
     planned = next((one for one in plan.steps if one.key in (key, parent)), None)
-    name = planned.backend if planned is not None else ORCHESTRATOR
+    name = planned.backend if planned is not None else stacks.ORCHESTRATOR
     stack = stacks.load(run.stack)
-    part = stack.orchestrator if name == ORCHESTRATOR else stack.step_operators[name]
+    part = stack.part(name)
     backend = BACKENDS.load(part.flavor)
     placement = step.placement
     known = {} if placement is None else placement.as_dict()

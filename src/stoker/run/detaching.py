@@ -41,9 +41,8 @@ from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.values import frozen
 from stoker.plan import plandoc
-from stoker.plan.planner import ORCHESTRATOR
 from stoker.run.session import Session
-from stoker.stacks import table_of, toml_text
+from stoker.stacks import ORCHESTRATOR, table_of, toml_text
 from stoker.store.access import create_file, make_folders
 from stoker.store.logcopies import LogCopies, LogSender
 from stoker.store.logs import file_name
@@ -382,7 +381,7 @@ def _start_driver(
 
 def _facts(session: Session, plan: Plan, settings: PipelineSettings) -> DetachedRun:
     """What the platform must know of a run."""
-    parts = {ORCHESTRATOR: session.stack.orchestrator, **session.stack.step_operators}
+    parts = session.stack.parts
     trees = {name: {"value": wire} for name, wire in plan.parameters.items()}
     wanted = secrets.references({}, trees)
     for step in plan.steps:

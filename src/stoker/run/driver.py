@@ -59,6 +59,7 @@ from stoker.plan.planner import (
     placement_findings,
     refuse,
     replan,
+    usual_findings,
 )
 from stoker.plan.planner import plan as plan_graph
 from stoker.plan.recipes import remember_code
@@ -102,6 +103,7 @@ def _plan_program(
     alias_main()
     session.hint(program)
     graph = program.graph_of(values)
+    session.add_parts(graph.every_layer)
     overrides = session.overrides()
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides, recorded=recorded)
@@ -132,7 +134,9 @@ def _plan_program(
     if program.dynamic and not plan.steps:
         lookups += planner.body_findings(program.function, plan.pipeline, plan.where)
     findings = (*plan.findings, *parameters, *lookups)
-    return session.prove(attrs.evolve(plan, findings=findings), settings), planner, settings
+    plan = session.prove(attrs.evolve(plan, findings=findings), settings)
+    plan = attrs.evolve(plan, findings=(*plan.findings, *usual_findings(plan, session.stack)))
+    return plan, planner, settings
 
 
 def _source_of(program: Program, planner: Planner) -> FunctionSource | None:
@@ -313,6 +317,7 @@ def _drive(
     if not text:
         raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
     plan = plandoc.load(text)
+    session.add_parts((), (*plan.settings.backend, *(step.backend for step in plan.steps)))
     settings = _settings_again(plan, session)
     observer = view_of(verbose=not session.request.quiet)
     if start is not None and detachment.token:
@@ -422,6 +427,7 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
     session.hint(program)
     arguments = {} if plan.steps else {n: artifacts.load(from_wire(wire), blobs) for n, wire in plan.parameters.items()}
     graph = program.outline(arguments)
+    session.add_parts(graph.every_layer)
     planner = Planner(session.stack, blobs, layers=graph.layers, overrides=session.overrides())
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     plan = attrs.evolve(plan, program=program.document())
@@ -517,6 +523,7 @@ class Drive:
         logs = detaching.log_sender(store, self._id, self._token)
         try:
             backends = self._session.backends(self._plan.steps, self._settings)
+            self._session.remember_parts(self._settings)
             recorder, repeated = writer.patiently(lambda: self._recorder(writer))
             runner = RunLoop(
                 run=self._id,

@@ -14,7 +14,6 @@ from stoker import stacks
 from stoker.backends.base.platforms import Away
 from stoker.backends.registry import BACKENDS
 from stoker.plan import plandoc
-from stoker.plan.planner import ORCHESTRATOR
 from stoker.store.records import RowBatch
 from stoker.store.rows import EventRow
 from stoker.store.store import Store
@@ -52,7 +51,7 @@ def end_recorded_jobs(store: Store, run_id: str, say: Callable[[str], None]) -> 
     ended: list[str] = []
     for name, jobs in recorded_jobs(store, row.id).get(row.id, {}).items():
         stack = stacks.load(row.stack)
-        part = stack.orchestrator if name == ORCHESTRATOR else stack.step_operators[name]
+        part = stack.part(name)
         end = BACKENDS.load(part.flavor).end_recorded
         if end is not None:
             ended += _persistently(partial(end, options.get(name, part.options), jobs), say)

@@ -65,8 +65,9 @@ def render_plan(
 
     `report` is given the package of code that would travel.
     """
-    builder = session.builder(made.settings, lambda text: None)
     steps = list(made.steps)
+    session.add_parts((), (step.backend for step in steps))
+    builder = session.builder(made.settings, lambda text: None)
     images: dict[str, _Image] = {}
     if builder is not None and builder.has_work(steps):
         images = _images(steps, builder, session.stack.home)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -16,11 +16,12 @@ from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
 from stoker.core.plan import OFFLINE, Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
-from stoker.core.settings import PipelineSettings
+from stoker.core.settings import Layer, PipelineSettings
 from stoker.core.source import FunctionSource
-from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
-from stoker.plan.planner import ORCHESTRATOR, Overrides, refuse
+from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file, with_usual_parts
+from stoker.plan.planner import Overrides, refuse
 from stoker.run.attached import attached_settings
+from stoker.stacks import ORCHESTRATOR
 from stoker.store.store import Store, open_store
 from stoker.store.writer import RunWriter
 from stoker.vendors.table import SIMULATE
@@ -55,6 +56,8 @@ class Session:
         stack_names = [file.stack for file in files if file.stack]
         self.request = request
         self.stack = stacks.load(request.stack or (stack_names[-1] if stack_names else None) or stack)
+        overrides = self.overrides()
+        self.add_parts((*overrides.every, *(layer for layers in overrides.steps.values() for layer in layers)))
         self.store: Store = open_store(
             self.stack.database, self.stack.artifact_store, str(self.stack.home), shared=self.stack.shared
         )
@@ -71,6 +74,18 @@ class Session:
         self._worker_imports: tuple[str, ...] = ()
         self._builder: Builder | None = None
         self._locking: Locking | None = None
+
+    def add_parts(self, layers: Iterable[Layer], names: Iterable[str] = ()) -> None:
+        """Add what the stack lacks of backends that settings ask for, and of those that steps of a run call by name."""
+        self.stack = with_usual_parts(self.stack, layers).with_usual(names)
+
+    def remember_parts(self, settings: PipelineSettings) -> None:
+        """Keep which backends a run has that no file names: `stoker gc` and `stoker cancel` look there, too."""
+        for name, part in self.stack.parts.items():
+            if part.usual:
+                from stoker.client.leftjobs import remember_part  # few runs have such parts
+
+                remember_part(str(self.stack.home), part.flavor, settings.backend.get(name, part.options))
 
     def writer(self, run: str, token: str, report: Callable[[str], None]) -> RunWriter:
         """What writes the rows of a run that this session drives."""
@@ -285,6 +300,7 @@ class Session:
 
     def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, RunningBackend]:
         """The stack's orchestrator, and its step operators."""
+        self.add_parts((), (step.backend for step in steps))
         site = self.site(_modules_of(steps))
         flavors = self._flavors(settings)
         if self.request.debug:
@@ -302,7 +318,7 @@ class Session:
 
     def _flavors(self, settings: PipelineSettings) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """The stack's parts by the names under which steps call them: flavor and options."""
-        parts = {ORCHESTRATOR: self.stack.orchestrator, **self.stack.step_operators}
+        parts = self.stack.parts
         return {name: (part.flavor, settings.backend.get(name, part.options)) for name, part in parts.items()}
 
     def _leasing(self, site: Site, steps: Sequence[StepPlan]) -> Leasing:

@@ -228,11 +228,18 @@ def settings_class(flavor: str) -> type[attrs.AttrsInstance]:
     return _backends().load(flavor).settings
 
 
-def check_flavor(flavor: str) -> None:
-    """Refuse a name that no backend has."""
+def is_backend(name: str) -> bool:
+    """Whether a backend has this name."""
+    return name in _backends()
+
+
+def checked_flavor(flavor: str) -> str:
+    """The name of a backend, by one of its spellings; a name that no backend has is refused."""
+    flavor = _backends().canonical(flavor)
     if flavor not in _backends():
         _refuse_platform(flavor)
         raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, _backends().names())}")
+    return flavor
 
 
 def _refuse_platform(name: str) -> None:
@@ -306,7 +313,7 @@ def _is_name(value: Any) -> bool:
 
 def _component(component: str, flavor: str, value: Any, level: Level) -> Iterable[tuple[str, Any]]:
     if flavor:
-        check_flavor(flavor)
+        flavor = checked_flavor(flavor)
     key = f"{component}.{flavor}" if flavor else component
     _refuse_misplaced(key, value)
     if not isinstance(value, Mapping):
@@ -319,7 +326,9 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
     plain = dict(parse_mapping(value) or {})
     if not flavor:
         # TOML and --set write "orchestrator.local.cpus" as nested tables.
-        for name in [name for name in plain if isinstance(plain[name], Mapping) and name in _backends()]:
+        for name in [
+            name for name in plain if isinstance(plain[name], Mapping) and _backends().canonical(name) in _backends()
+        ]:
             yield from _component(component, name, plain.pop(name), level)
         for name in [name for name in plain if isinstance(plain[name], Mapping)]:
             _refuse_platform(name)

@@ -8,7 +8,16 @@ import socket
 from pathlib import Path
 from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import Backend, LeftJob, Leftover, ProbeRequest, RunningBackend, Services, Sweep
+from stoker.backends.base.backend import (
+    Backend,
+    FlowDecorator,
+    LeftJob,
+    Leftover,
+    ProbeRequest,
+    RunningBackend,
+    Services,
+    Sweep,
+)
 from stoker.backends.base.beside import Beside, RunningAttempt
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.errors import StokerError
@@ -137,6 +146,12 @@ DOCKER: Final = Backend(
     image_engine=engine_address,
     doctor=doctor,
     probe=probe,
+    decorator=FlowDecorator(
+        name="docker",
+        title="Docker",
+        settings=ContainerSettings,
+        help="Run the step in a container: `@docker(gpu=1, network='host')`.",
+    ),
     left_jobs=left_jobs,
     end_left=end_left,
     leftovers=leftovers,

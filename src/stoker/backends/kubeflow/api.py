@@ -253,7 +253,8 @@ def address_of(settings: KubeflowSettings, environment: Mapping[str, str]) -> st
     host = settings.get("host") or environment.get(ENDPOINT)
     if not host:
         raise BackendError(
-            "no endpoint of Kubeflow Pipelines is named", fix="KubeflowSettings(host='https://…/pipeline') in the stack"
+            "no endpoint of Kubeflow Pipelines is named",
+            fix="name it: --with kubeflow:host=https://…/pipeline, or in the stack KubeflowSettings(host='https://…')",
         )
     return str(host).rstrip("/")
 

@@ -314,7 +314,9 @@ class Jobs:
         return connection
 
     def _away(self, why: str) -> Away:
-        fix = "start it, or give the address of its dashboard: RaySettings(address=…) or RAY_ADDRESS"
+        fix = (
+            "start one here by `ray start --head`, or give its dashboard's address: RaySettings(address=…), RAY_ADDRESS"
+        )
         return Away(f"the Ray cluster at {self.address} does not answer: {why}", fix=fix)
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
