@@ -15,7 +15,7 @@ from stoker.core.request import RunRequest
 from stoker.flows.settings import parse_note
 from stoker.migrate.zenml import advice
 from stoker.run.attached import attached_settings
-from stoker.settings.options import check_flavor, layer_from
+from stoker.settings.options import checked_flavor, layer_from
 
 NAMES = {
     "vertex": ("Vertex AI", "GKE"),
@@ -33,7 +33,7 @@ def test_everywhere(name: str) -> None:
     for words in (*NAMES[name], "kubernetes", "skypilot", PAGE):
         assert words in said
     for refused in (
-        lambda: check_flavor(name),  # a stack's file, and settings by their full names
+        lambda: checked_flavor(name),  # a stack's file, and settings by their full names
         lambda: layer_from("run.yaml", [{f"orchestrator.{name}": {"region": "x"}}]),
         lambda: layer_from("--set", [{"orchestrator": {"local": {"cpus": 2}, name: {"region": "x"}}}]),
         lambda: attached_settings(RunRequest(attached=(f"{name}:gpu=1",))),

@@ -20,7 +20,7 @@ from stoker.core.settings import (
     StepSettings,
     fields_given,
 )
-from stoker.settings.options import OPTIONS, check_flavor, component_settings, layer_from, layer_of, step_settings
+from stoker.settings.options import OPTIONS, checked_flavor, component_settings, layer_from, layer_of, step_settings
 
 
 def test_only_what_was_given_is_in_a_layer() -> None:
@@ -265,9 +265,9 @@ def test_every_option_is_a_field_of_a_step_or_of_a_pipeline() -> None:
 
 
 def test_flavors() -> None:
-    check_flavor("local")
+    checked_flavor("local")
     assert component_settings("local", {"cpus": "2"}) == {"cpus": 2.0}
     with pytest.raises(UsageError, match="no backend called 'theirs'"):
         component_settings("theirs", {"anything": 1})
     with pytest.raises(SettingsError, match="no backend called 'lokal', did you mean 'local'"):
-        check_flavor("lokal")
+        checked_flavor("lokal")

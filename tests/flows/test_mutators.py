@@ -455,5 +455,5 @@ def test_what_is_wrong_in_a_step_says_how_to_write_it(project: Any) -> None:
     said = project.client().runs()[0].steps["end"].outputs["said"].load()
     wanted = ["self.name is the flow's own", "self.end is a step", "no such artifact", "'items'", "'lock'"]
     assert all(word in line for word, line in zip(wanted, said)), said
-    assert "make it a list: self.items = list(…)" in finished.stderr
+    assert "keep list(…) of it" in finished.stderr
     assert "instead of self.lock" in finished.stderr

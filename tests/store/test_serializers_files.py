@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import socket
+import sys
 import tarfile
+import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -169,7 +171,8 @@ def test_a_file_that_shrinks_meanwhile_is_refused(blobs: Blobs, folder: Path, mo
 
     def stat(path: Any, **options: Any) -> Any:
         found = real(path, **options)
-        if str(path).endswith("weights.bin"):
+        # After the look at the whole folder, when the file is about to be copied.
+        if str(path).endswith("weights.bin") and sys._getframe(1).f_code.co_name == "_pack":
             os.truncate(path, 10)
         return found
 
@@ -256,3 +259,31 @@ def test_a_name_that_leads_out_is_refused(blobs: Blobs, name: str) -> None:
     )
     with pytest.raises(StoreError, match="a name that is none"):
         artifacts.load(saved, blobs)
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/", "/tmp/../usr", "~", "TEMP"])
+def test_folders_that_nobody_means_as_a_whole_are_refused(path: str, blobs: Blobs) -> None:
+    folder = Path(tempfile.gettempdir() if path == "TEMP" else path).expanduser()
+    with pytest.raises(SerializationError, match=r"cannot be saved: all that the machine") as caught:
+        artifacts.save(folder, blobs)
+    assert "str(path)" in caught.value.fix
+    assert artifacts.load(artifacts.save(str(folder), blobs), blobs) == str(folder), "the advice, followed"
+
+
+def test_what_is_no_file_is_found_before_anything_is_copied(blobs: Blobs, folder: Path) -> None:
+    os.mkfifo(folder / "zz-last")
+    before = sorted(Path(blobs.folder).rglob("*"))
+    with pytest.raises(SerializationError, match="zz-last' is a socket, a device or a pipe"):
+        artifacts.save(folder, blobs)
+    assert sorted(Path(blobs.folder).rglob("*")) == before
+
+
+def test_a_large_copy_is_announced(
+    blobs: Blobs, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts.save(folder, blobs)
+    assert not caplog.records
+    monkeypatch.setattr("stoker.store.serializers.files._LARGE", 9_000)
+    for path, words in ((folder, "26 kB in 8 files"), (folder / "weights.bin", "10 kB in 1 file")):
+        artifacts.save(path, blobs)
+        assert f"copying {path} to the artifact store: {words}" in caplog.messages[-1]

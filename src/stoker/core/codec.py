@@ -32,6 +32,8 @@ Decode = Callable[[Any], Any]
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _WORDS: Final[Mapping[type, str]] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+_EXACT: Final[Mapping[type, Callable[[Any], Any]]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+"""A built-in type → what makes a value of exactly that type of one of a subclass, whatever the subclass overrides."""
 _FIELDS: Final[dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[Any, ...] | None]]] = {}
 """class → its fields' names, what reads them all at once (a loop of getattr takes twice as long), and the defaults that
 are left out, None for a class that writes them."""
@@ -119,6 +121,9 @@ def _encode_other(value: Any, kind: type, documents: dict[int, Any]) -> Any:
         return [_encode(item, documents) for item in value]
     if isinstance(value, frozenset):
         return sorted(_encode(item, documents) for item in value)
+    for plain, exact in _EXACT.items():  # a subclass, such as numpy's float64 or torch's version
+        if isinstance(value, plain):
+            return exact(value)
     raise TypeError(f"{kind.__name__} has no JSON form")
 
 

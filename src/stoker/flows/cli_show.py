@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
+import reprlib
+from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping
 
@@ -148,11 +151,41 @@ def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
             if included and artifact.id not in included:
                 continue
             value = artifact.data
-            values.setdefault(task.pathspec, {})[artifact.id] = value
-            text = repr(value)
+            text = _short_repr(value, most)
             echo(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
+            if "file" in options:
+                values.setdefault(task.pathspec, {})[artifact.id] = value
+            del value  # one at a time, however large they are
     if "file" in options:
-        Path(options["file"]).write_bytes(pickle.dumps(values))
+        with Path(options["file"]).open("wb") as file:
+            pickle.dump(values, file)
+
+
+def _short_repr(value: Any, most: int) -> str:
+    """`repr(value)`, of which what is behind `most` characters may be left out: a text of it all is larger than it."""
+    if isinstance(value, (str, bytes, bytearray)) and len(value) > most:
+        return repr(value[:most])
+    if isinstance(value, (list, tuple, set, frozenset, dict, deque)):
+        return _Short(most).repr(value)
+    return repr(value)
+
+
+class _Short(reprlib.Repr):
+    """Shows no more of each container, and of each text in it, than can be seen."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.maxlevel = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = most
+        self.maxdeque = self.maxarray = self.maxstring = self.maxlong = self.maxother = most
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        """The beginning."""
+        return repr(x[: self.maxstring])
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """In the order in which it was made."""
+        shown = itertools.islice(x.items(), self.maxdict)
+        return f"{{{', '.join(f'{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}' for key, item in shown)}}}"
 
 
 def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:

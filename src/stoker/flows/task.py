@@ -34,6 +34,7 @@ from stoker.flows.instance import TASK, Transition, constants_of, parameters_of
 from stoker.flows.parameters import Config
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.serializers.pickles import ANEW
 from stoker.worker import metrics, modules
 from stoker.worker.context import context
 from stoker.worker.secrets import revealed
@@ -248,9 +249,7 @@ class FlowTask:
             return artifacts.save(value, self.blobs).wire()
         except StokerError as error:
             error.where = error.where or f"step '{self.place['step']}', artifact '{name}'"
-            if isinstance(error, SerializationError) and hasattr(value, "__next__"):
-                error.fix = f"make it a list: self.{name} = list(…)"
-            elif isinstance(error, SerializationError):
+            if isinstance(error, SerializationError) and error.fix == ANEW:
                 error.fix = f"keep it in a variable of the step instead of self.{name}, and make it anew where needed"
             raise
         except RecursionError as error:

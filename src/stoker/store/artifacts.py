@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import sys
 from hashlib import sha256
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.core.artifact import INLINE_LIMIT, StoredArtifact, content_of, from_wire, names_in
+from stoker.core.codec import to_json
 from stoker.core.errors import DamagedArtifact, MissingPackage, SerializationError, StokerError, UntrustedArtifact
 from stoker.core.secret import Secret
 from stoker.store.blobs import Blobs, Writer
@@ -31,6 +33,8 @@ _DATA_ONLY: Final = frozenset(
     {"json", "str", "bytes", "list", "numpy", "pandas", "polars", "pyarrow", "path", "secret"}
 )
 """Serializers whose bytes are data alone; those of pickle are a program, and so are torch's unless they are `plain`."""
+_LONG: Final = 4 << 20
+"""Characters or bytes of a text from which on it is written in pieces, and read from the file's pages."""
 _SCALARS: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
 _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 _JSON: Final[frozenset[type]] = (_SCALARS | _CONTAINERS) - {str}
@@ -47,6 +51,8 @@ def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Store
     name = "json"
     if kind in _JSON:
         data = _json_bytes(value, kind)
+    elif kind is str and len(value) > _LONG:
+        return _save_long_text(value, blobs, inline_limit)
     elif kind is str:
         name = "str"
         try:
@@ -81,6 +87,11 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
         return _decode(data.decode(), 0)[0]
     reader = _READERS.get(name)
     if reader is not None:
+        if data is None and artifact.size > _LONG and name != "bytes":
+            # The text is made from the file's pages, which the kernel can drop, and not from a copy of them.
+            path = blobs.path(artifact.digest, artifact.size)
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+                return reader(pages)
         return reader(blobs.read(artifact.digest, artifact.size) if data is None else data)
     if name == "list":
         return [load(item, blobs) for item in items(artifact, blobs)]
@@ -254,7 +265,8 @@ def _refuse_secrets_inside(value: Any, kind: type) -> None:
 def _save_with(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> StoredArtifact:
     sink = _Sink(blobs, inline_limit)
     try:
-        meta = serializer.save(value, sink)  # type: ignore[arg-type]
+        # What no message can carry, such as a set, is found here, and not when the result is sent.
+        meta = to_json(serializer.save(value, sink))  # type: ignore[arg-type]
         return sink.artifact(serializer.name, full_name(type(value)), _with_code(meta, type(value)))
     except (StokerError, MemoryError):
         sink.abort()
@@ -265,6 +277,21 @@ def _save_with(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: i
             value, registry.serializer_named(_FALLBACKS.get(serializer.name, "pickle")), blobs, inline_limit
         )
     except BaseException:  # also an interrupt leaves nothing half-written
+        sink.abort()
+        raise
+
+
+def _save_long_text(value: str, blobs: Blobs, inline_limit: int) -> StoredArtifact:
+    """Save a text piece by piece, so that it is not in memory a second time."""
+    sink = _Sink(blobs, inline_limit)
+    try:
+        for start in range(0, len(value), _LONG):
+            sink.write(value[start : start + _LONG].encode())
+        return sink.artifact("str", _NAMES[str], {})
+    except UnicodeEncodeError:  # half a surrogate pair
+        sink.abort()
+        return _save_with(value, registry.serializer_for(value), blobs, inline_limit)
+    except BaseException:
         sink.abort()
         raise
 
@@ -281,9 +308,9 @@ _FALLBACKS: Final = {"pickle": "cloudpickle"}
 """serializer → the one that is tried when it fails (by default pickle); cloudpickle, the last, raises a
 `SerializationError` that explains."""
 
-_READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "json": lambda data: _decode(data.decode(), 0)[0],
-    "str": lambda data: data.decode(),
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "json": lambda data: _decode(str(data, "utf-8"), 0)[0],
+    "str": lambda data: str(data, "utf-8"),
     "bytes": lambda data: data,
 }
 

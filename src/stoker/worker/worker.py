@@ -31,6 +31,7 @@ from stoker.core.status import (
     TIMED_OUT,
     UNSERIALIZABLE,
     USER_ERROR,
+    WORKER_LOST,
 )
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -130,6 +131,9 @@ class Worker:
             if self._notice is None:
                 raise  # under --debug a person ends the program itself
             result = self._failure(job, EXITED, error, message="KeyboardInterrupt ended the step: its own, or SIGINT")
+        except Exception as error:  # the code of Stoker's around the step's, which is no exit of the step's
+            what = f"Stoker's worker failed, not the step's code: {type(error).__name__}: {error}"
+            result = self._failure(job, WORKER_LOST, error, message=what)
         return attrs.evolve(result, job=job.job, start=started, end=time.time(), cpu=_cpu() - before)
 
     def _run_with_devices(self, job: WorkerJob, step: StepTask, lease: Lease) -> StepResult:

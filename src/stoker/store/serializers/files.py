@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import stat
@@ -21,11 +22,38 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Final, Iterator, Mapping
 
 from stoker.core.errors import DamagedArtifact, SerializationError, StoreError
+from stoker.core.words import count_text, memory_text
 from stoker.store import integrity
 from stoker.store.blobs import remove_tree, write_error
 from stoker.store.serializers.base import Stored
 
 _COPY: Final = 4 * 1024 * 1024
+_LARGE: Final = 1 << 30
+"""Bytes above which a copy is announced: seconds on most disks."""
+_MANY: Final = 10_000
+_OF_THE_SYSTEM: Final = (
+    "/",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home",
+    "/lib",
+    "/mnt",
+    "/opt",
+    "/proc",
+    "/root",
+    "/run",
+    "/srv",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/usr/local",
+    "/var",
+    "/var/tmp",
+)
+"""Folders of the file system's hierarchy: https://refspecs.linuxfoundation.org/FHS_3.0/fhs/index.html"""
+logger = logging.getLogger(__name__)
 
 
 class PathContent:
@@ -51,6 +79,7 @@ class PathContent:
                 return {**facts, "kind": "folder"}
             if not stat.S_ISREG(mode):
                 raise _not_a_file(str(value))
+            _announce(str(value), os.stat(value).st_size)
             with open(value, "rb") as source:
                 shutil.copyfileobj(source, file, _COPY)
         except OSError as error:
@@ -202,8 +231,40 @@ def _materialize(stored: Stored, folder: str, name: str, scratch: str = "") -> s
     return os.path.join(folder, name)
 
 
+def _announce(path: str, size: int, files: int = 1) -> None:
+    """Log that much is copied, before it is: often only the path's name was meant."""
+    if size > _LARGE or files > _MANY:
+        logger.warning(
+            "copying %s to the artifact store: %s in %s; str(path) hands on its name alone",
+            path,
+            memory_text(size),
+            count_text(files, "file"),
+        )
+
+
+def _survey(real: str) -> None:
+    """Refuse a folder that nobody means as a whole, and one with what is no file, before anything is copied."""
+    whole = {os.path.realpath(folder) for folder in (*_OF_THE_SYSTEM, tempfile.gettempdir(), os.path.expanduser("~"))}
+    if real in whole:
+        raise SerializationError(
+            f"the folder '{real}' cannot be saved: all that the machine or its user has there would be copied",
+            fix="name a folder of its own inside, or str(path) if only the name matters",
+        )
+    size = files = 0
+    for _, path in _entries(real, "", (real,)):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode) and _stays_inside(real, path):
+            continue
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
+            raise _not_a_file(path)
+        size, files = size + status.st_size, files + 1
+    _announce(real, size, files)
+
+
 def _pack(root: str, file: BinaryIO) -> None:
     real = os.path.realpath(root)
+    _survey(real)
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY) as tar:
         for name, path in _entries(real, "", (real,)):
             entry = tarfile.TarInfo(name)
@@ -217,8 +278,6 @@ def _pack(root: str, file: BinaryIO) -> None:
                 entry.type, entry.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(entry)
                 continue
-            if not stat.S_ISREG(status.st_mode):
-                raise _not_a_file(path)
             entry.size = status.st_size
             entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
             with open(path, "rb") as source:

@@ -10,6 +10,9 @@ import copyreg
 import io
 import pickle
 import sys
+import weakref
+from collections.abc import Coroutine
+from collections.abc import Iterator as AnyIterator
 from types import FunctionType
 from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
 
@@ -107,6 +110,11 @@ def _cloudpickle(value: Any, file: BinaryIO) -> References:
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, NAMED):
                 references.add(value)
+            # cloudpickle would read the whole file, and leave a text in its place; and bytes in place of a view.
+            if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
+                raise pickle.PicklingError(f"{value.name} is open in this process")
+            if isinstance(value, memoryview):
+                raise pickle.PicklingError("a view of another object's memory")
             return super().reducer_override(value)
 
     pickler = Observing(file, PROTOCOL)
@@ -146,9 +154,22 @@ def _unserializable(value: Any, error: Exception) -> SerializationError:
         message = f"a value of type {kind} cannot be saved"
     return SerializationError(
         f"{message} ({type(reason).__name__}: {reason})",
-        fix="leave it out of what the step returns and make it anew in the step that needs it; "
-        "or register a serializer for its type (stoker.store.artifacts.register)",
+        fix=next((advice for kinds, advice in _INSTEAD if isinstance(part, kinds)), ANEW),
     )
+
+
+ANEW: Final = (
+    "leave it out of what the step returns and make it anew in the step that needs it; "
+    "or register a serializer for its type (stoker.store.artifacts.register)"
+)
+_INSTEAD: Final[tuple[tuple[Any, str], ...]] = (
+    (io.IOBase, "keep the file's path as a pathlib.Path, which is saved with its content, or what was read from it"),
+    (memoryview, "keep bytes(…) of it"),
+    (weakref.ReferenceType, "keep the object itself"),
+    (Coroutine, "keep what asyncio.run(…) of it gives"),
+    (AnyIterator, "keep list(…) of it"),
+)
+"""What to keep in place of a part that no other process can have."""
 
 
 def find_unpicklable(value: Any, error: Exception) -> tuple[str, Any, Exception]:

@@ -1,0 +1,177 @@
+"""Whatever people return comes back equal and of its type, or is refused with the path to what cannot be saved."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import pytest
+from tests.store.zoo import REFUSED, difference, zoo
+
+from stoker.core.errors import SerializationError
+from stoker.flows import cli_show
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+from stoker.store.serializers import pickles
+
+SCRIPT = """
+    import sys
+    sys.path.insert(0, {root!r})
+    import warnings
+    from typing import Any, Callable, Sequence
+
+    from stoker import pipeline, step
+    from stoker.config import Torchrun
+    from tests.store.zoo import difference, made
+
+
+    @step{options}
+    def make(name: str) -> Any:
+        return made(name)
+
+
+    @step{options}
+    def compare(name: str, value: Any) -> str:
+        return difference(made(name), value)
+
+
+    @pipeline
+    def every(names: list[str], as_parameter: bool = False):
+        for number, name in enumerate(names):
+            value = made(name) if as_parameter else make.with_options(id=f"make-{{number}}")(name)
+            compare.with_options(id=f"compare-{{number}}")(name, value)
+
+
+    if __name__ == "__main__":
+        import json
+        every(json.loads(sys.argv[1]), sys.argv[2] == "parameter")
+"""
+ROOT = str(Path(__file__).parents[2])
+SOME = ("torch/version", "torch/StepLR", "torch/TensorDataset", "python/subclasses-inside")
+"""Tried where each object costs a process of its own."""
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(f"file://{tmp_path}")
+
+
+@pytest.mark.filterwarnings("ignore")  # libraries deprecate what they saved themselves
+def test_there_are_enough() -> None:
+    assert len(zoo()) >= 250
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "family", ["python", "numpy", "pandas", "frames", "scipy", "sklearn", "torch", "figures", "records"]
+)
+def test_it_comes_back_equal_and_of_its_type(family: str, blobs: Blobs) -> None:
+    rows = {name: make for name, make in zoo().items() if name.startswith(f"{family}/")}
+    assert rows
+    found = {}
+    for name, make in rows.items():
+        value = make()
+        artifact = artifacts.save(value, blobs)
+        # As another process gets it: the description crosses as JSON.
+        wire = json.loads(json.dumps(artifact.wire()))
+        found[name] = difference(make(), artifacts.load(artifacts.from_wire(wire), blobs))
+    assert {name: text for name, text in found.items() if text} == {}
+
+
+WITHOUT_ARROW = """
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.modules["pyarrow"] = None
+sys.path.insert(0, sys.argv[1])
+from tests.store.zoo import difference, zoo
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+blobs = Blobs("file://" + sys.argv[2])
+rows = {name: make for name, make in zoo().items() if name.startswith("pandas/")}
+assert len(rows) > 25
+for name, make in rows.items():
+    found = difference(make(), artifacts.load(artifacts.save(make(), blobs), blobs))
+    assert not found, (name, found)
+"""
+
+
+def test_frames_come_back_without_pyarrow(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_ARROW, ROOT, str(tmp_path)], check=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_its_path_and_advice(name: str, blobs: Blobs) -> None:
+    make, path = REFUSED[name]
+    with pytest.raises(SerializationError) as caught:
+        artifacts.save(make(), blobs)
+    assert f"cannot be saved: {path}" in str(caught.value) if path else "cannot be saved" in str(caught.value)
+    assert caught.value.fix
+    del caught
+    gc.collect()  # what was left open is closed here, and not in another test
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_advice_that_was_followed(blobs: Blobs) -> None:
+    followed: dict[str, Any] = {
+        "memoryview": bytes(memoryview(b"abc")),
+        "generator": list(range(3)),
+        "weakref": REFUSED["weakref"][0]()(),
+        "file": Path(__file__),
+    }
+    for name, value in followed.items():
+        with pytest.raises(SerializationError) as caught:
+            artifacts.save(REFUSED[name][0](), blobs)
+        assert caught.value.fix != pickles.ANEW, name
+        artifacts.load(artifacts.save(value, blobs), blobs)
+    del caught
+    gc.collect()
+
+
+def _peak(function: Callable[[], Any]) -> int:
+    """Bytes that Python allocates for a call, at most at one time."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("make", [lambda n: np.ones(n // 8), lambda n: "a" * n, lambda n: bytes(n)])
+def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs: Blobs) -> None:
+    value, size = make(100_000_000), 100_000_000
+    artifact = artifacts.save(value, blobs)
+    assert _peak(lambda: artifacts.save(value, blobs)) < 0.3 * size
+    assert _peak(lambda: artifacts.load(artifact, blobs)) < 1.3 * size
+    assert _peak(lambda: cli_show._short_repr(value, 1000)) < 0.01 * size
+    assert _peak(lambda: cli_show._short_repr([value, {"a": value}], 1000)) < 1.3 * size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "way", "names"),
+    [
+        ("", "output", ()),
+        ("", "parameter", ()),
+        ('(isolation="fresh")', "output", SOME),
+        ("(launch=Torchrun(nproc_per_node=2))", "output", SOME[:1]),
+    ],
+    ids=["warm", "parameter", "fresh", "rank"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_it_crosses_from_step_to_step(options: str, way: str, names: Sequence[str], project: Any) -> None:
+    project.write({"every.py": textwrap.dedent(SCRIPT).format(root=ROOT, options=options)})
+    names = names or [name for name in zoo() if not name.startswith("optional/")]
+    project.run("every.py", json.dumps(names), way, timeout=600)
+    (run,) = project.client().runs()
+    compared = {key: one.output.load() for key, one in run.steps.items() if key.startswith("compare")}
+    assert len(compared) == len(names)
+    assert {names[int(key.partition("-")[2])]: text for key, text in compared.items() if text} == {}
