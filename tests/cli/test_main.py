@@ -136,10 +136,12 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a command raise something."""
 
     def put(error: BaseException) -> None:
-        @click.command("runs")
-        def command() -> None:
+        def own() -> None:
             raise error
 
+        # As code of Stoker's: what a file of the user's raises is the user's.
+        own.__code__ = own.__code__.replace(co_filename=plugins.__file__)
+        command = click.Command("runs", callback=own)
         monkeypatch.setattr(plugins, "resolve", lambda target, extra: command)
 
     return put

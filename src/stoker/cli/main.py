@@ -25,6 +25,7 @@ from stoker.core.errors import (
     nearest,
 )
 from stoker.core.plugins import Registry
+from stoker.core.usercode import raised_by_user, user_traceback
 from stoker.core.version import VERSION
 from stoker.core.words import shown
 from stoker.report import streams
@@ -106,9 +107,12 @@ def invoke(argv: Sequence[str]) -> int:
             traceback.print_exc()
         say(error.message if isinstance(error, ScriptFailed) else f"error: {_message(error)}")
         return error.exit_code
-    except Exception as error:  # a defect of Stoker, which has its own exit code
+    except Exception as error:  # the user's code, or a defect of Stoker, which has its own exit code
         if isinstance(error, FileNotFoundError) and _folder_is_gone():
             say("error: the working directory was removed\n  fix: cd to one that is there")
+            return EXIT_USAGE
+        if raised_by_user(error):
+            say(user_traceback(error))
             return EXIT_USAGE
         say(_report_defect(error, arguments[:1], traced=traced))
         return EXIT_INFRASTRUCTURE

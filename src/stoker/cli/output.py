@@ -12,7 +12,7 @@ from typing import Any, Final, Mapping, Sequence
 
 import click
 
-from stoker.core.errors import EXIT_FAILED
+from stoker.core.errors import EXIT_USAGE
 from stoker.core.printable import printable, printable_json
 from stoker.report.streams import echo, painted
 
@@ -34,7 +34,7 @@ _LEAST_WORDS: Final = 24
 class ScriptFailed(click.ClickException):
     """The user's file raised an error; the message is Python's traceback."""
 
-    exit_code = EXIT_FAILED
+    exit_code = EXIT_USAGE
 
 
 def print_json(document: Any) -> None:

@@ -19,6 +19,7 @@ from stoker.cli.output import ScriptFailed
 from stoker.core import request, units
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
+from stoker.core.usercode import raised_by_user, user_traceback
 from stoker.pipelines.places import source_line
 from stoker.run.commandline import COMMAND_LINE, CommandLine
 from stoker.run.program import Program, programs_of
@@ -241,10 +242,12 @@ def _report_user_errors() -> Iterator[None]:
     except StokerError:
         raise
     except Exception as error:  # the user's file
-        text = "".join(traceback.format_exception(type(error), error, _user_traceback(error.__traceback__)))
+        if not raised_by_user(error):
+            raise
+        text = user_traceback(error)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         fix = _ELSEWHERE.get((missing or "").partition(".")[0], "")
-        raise ScriptFailed(text.rstrip() + (f"\n  fix: {fix}" if fix else "")) from error
+        raise ScriptFailed(text + (f"\n  fix: {fix}" if fix else "")) from error
 
 
 def _line_of_settings(trace: TracebackType | None) -> str:
@@ -257,14 +260,3 @@ def _line_of_settings(trace: TracebackType | None) -> str:
             return line
         line = "" if module.partition(".")[0] == "stoker" else source_line(frame.f_code.co_filename, number)
     return ""
-
-
-def _user_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is neither Stoker's nor the import system's."""
-    frame = trace
-    while frame is not None:
-        name = str(frame.tb_frame.f_globals.get("__name__", ""))
-        if name.partition(".")[0] not in ("stoker", "importlib", "contextlib") and "_bootstrap" not in name:
-            return frame
-        frame = frame.tb_next
-    return None

@@ -11,7 +11,10 @@ import os
 import re
 import sys
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from traceback import TracebackException
 
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 """Names of the folders of installed packages."""
@@ -64,3 +67,38 @@ def script_module(path: str) -> str:
     if not name.isidentifier() or name.startswith("__") or name in sys.stdlib_module_names:
         name = f"script_{name.strip('_')}"
     return name
+
+
+def raised_by_user(error: BaseException) -> bool:
+    """Whether the user's own code raised an exception, or called the library that did: of the user's frames and
+    Stoker's, the innermost is the user's. A mistake of syntax is in the file that it names."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return is_user_file(error.filename)
+    owner = False
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        owner = is_user_file(file) or (owner and not _is_stokers(file))
+        trace = trace.tb_next
+    return owner
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an exception as Python writes it, from the user's first line on and without Stoker's lines."""
+    import traceback
+
+    shown = traceback.TracebackException(type(error), error, error.__traceback__)
+    _leave_out_stoker(shown)
+    return "".join(shown.format()).rstrip()
+
+
+def _leave_out_stoker(shown: TracebackException) -> None:
+    first = next((number for number, frame in enumerate(shown.stack) if is_user_file(frame.filename)), len(shown.stack))
+    shown.stack[:] = [frame for frame in shown.stack[first:] if not _is_stokers(frame.filename)]
+    for inner in (shown.__cause__, shown.__context__, *(getattr(shown, "exceptions", None) or ())):
+        if inner is not None:
+            _leave_out_stoker(inner)
+
+
+def _is_stokers(filename: str) -> bool:
+    return os.path.abspath(filename).startswith(_STOKER)

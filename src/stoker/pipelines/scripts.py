@@ -12,8 +12,9 @@ import os
 import sys
 from types import TracebackType
 
-from stoker.core.errors import EXIT_INTERRUPTED, StokerError
+from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, EXIT_USAGE, StokerError
 from stoker.core.printable import printable
+from stoker.core.usercode import raised_by_user, user_traceback
 
 _exit_code = 0
 
@@ -35,11 +36,19 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         sys.stderr.write("interrupted\n")
         _exit_code = EXIT_INTERRUPTED
         return
-    if not isinstance(error, StokerError) or os.environ.get("STOKER_TRACEBACK"):
-        sys.__excepthook__(kind, error, trace)
-    else:
+    through_stoker = _passes_through_stoker(trace)
+    if isinstance(error, StokerError) and not os.environ.get("STOKER_TRACEBACK"):
         sys.stderr.write(printable(f"error: {error}\n"))
-    _exit_code = error.exit_code if isinstance(error, StokerError) else 1
+    elif through_stoker and raised_by_user(error) and not os.environ.get("STOKER_TRACEBACK"):
+        sys.stderr.write(printable(f"{user_traceback(error)}\n"))
+    else:
+        sys.__excepthook__(kind, error, trace)
+    if isinstance(error, StokerError):
+        _exit_code = error.exit_code
+    elif through_stoker:  # in a pipeline's body, for example; what a script does by itself ends as it always does
+        _exit_code = EXIT_USAGE if raised_by_user(error) else EXIT_INFRASTRUCTURE
+    else:
+        _exit_code = 1
 
 
 def _passes_through_stoker(trace: TracebackType | None) -> bool:

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
@@ -564,7 +565,9 @@ class Drive:
         except KeyboardInterrupt:
             status, error = "cancelled", "interrupted"  # only under --debug: otherwise the signal stops the runner
         except BaseException as problem:  # the end is recorded, whatever it was, and then raised again
-            failure, error = problem, f"{type(problem).__name__}: {problem}"
+            failure = problem
+            # Also of one whose text cannot be made.
+            error = "".join(traceback.format_exception_only(type(problem), problem)).strip()
             loss = _loss_of_store(recorder)
             if loss is not None:
                 raise loss from problem
