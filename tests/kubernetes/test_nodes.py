@@ -9,7 +9,6 @@ import pytest
 from tests.kubernetes.recordings import recording
 
 from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes, obstacles_text, pod_request
-from stoker.backends.kubernetes.objects import amount
 
 GPU = "nvidia.com/gpu"
 
@@ -163,23 +162,6 @@ def test_requests_of_pods() -> None:
         ],
     }
     assert pod_request(pod) == {"cpu": Decimal("4.25"), "memory": Decimal(2**30), "pods": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("500m", "0.5"),
-        ("64Mi", 2**26),
-        ("1e3", 1000),
-        ("2k", 2000),
-        ("0.5Gi", 2**29),
-        ("8", 8),
-        ("100n", "1e-7"),
-        ("x", 0),
-    ],
-)
-def test_quantities(text: str, value: Any) -> None:
-    assert amount(text) == Decimal(value)
 
 
 def test_the_recorded_node_refuses_what_its_scheduler_refused() -> None:

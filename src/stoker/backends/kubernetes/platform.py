@@ -14,6 +14,7 @@ import gzip
 import json
 import logging
 import os
+import re
 import select
 import time
 import zlib
@@ -304,8 +305,10 @@ class KubernetesPlatform:
         """Whether an element of an Indexed Job may fail without the others: since Kubernetes 1.29."""
         if self._by_index is None:
             version = self._cluster.get("/version")
-            digits = "".join(letter for letter in str(version.get("minor", "")) if letter.isdecimal())
-            self._by_index = str(version.get("major")) != "1" or int(digits or 0) >= 29
+            # Clouds write "29+". A server that says neither is asked for what all versions have.
+            numbers = [re.match("[0-9]+", str(version.get(part, ""))) for part in ("major", "minor")]
+            told = tuple(int(number[0]) for number in numbers if number is not None)
+            self._by_index = len(told) == len(numbers) and told >= (1, 29)
         return self._by_index
 
     def send_alone(self, handles: Sequence[KubernetesHandle]) -> None:
