@@ -91,6 +91,12 @@ class Nodes:
             },
         )
 
+    def put(self, items: list[Object]) -> None:
+        """Add nodes as they were recorded or documented, as they are."""
+        for item in items:
+            metadata = {**item["metadata"], "uid": item["metadata"].get("uid") or new_uid()}
+            self.world.store.put(NODES, {"kind": "Node", "apiVersion": "v1", **item, "metadata": metadata})
+
     def change(self, name: str, **spec: Any) -> None:
         """Change fields of a node's specification: `unschedulable`, `taints`."""
         node = self._node(name)

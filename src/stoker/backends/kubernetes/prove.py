@@ -414,13 +414,13 @@ class _Facts:
         spec = need.template.get("spec") or {}
         if nodes is None:
             return
-        unread = [(node, resource) for node in nodes.nodes for resource in node.unread if resource in pod_request(spec)]
-        for node, resource in unread[:1]:
-            more = f", and {count_text(len(unread) - 1, 'more amount')}" if len(unread) > 1 else ""
-            self._unread[f"whether all nodes have the {resource} that steps ask for"] = (
-                f"the node {node.name} says {shown(node.unread[resource])}{more}: no quantity of Kubernetes; it counts "
-                "as enough"
-            )
+        for resource in pod_request(spec):
+            unread = [node for node in nodes.nodes if resource in node.unread]
+            for node in unread[:1]:
+                more = f" ({count_text(len(unread), 'node')})" if len(unread) > 1 else ""
+                says = f"the node {node.name} says {shown(node.unread[resource])}"
+                why = f"{says}, which is no quantity of Kubernetes{more}"
+                self._unread[f"whether nodes have the {resource} that steps ask for"] = why
         if nodes.grows or nodes.places(spec, need.pods) >= need.pods:
             return
         grows = self._grows()
