@@ -235,8 +235,8 @@ class Nodes:
 
 
 def reported(has: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What a kubelet says of a node by what pods may have of it: memory in Ki, disk in Ki and bytes; some of both is kept
-    for the system."""
+    """What a kubelet says that a node has and that pods may have, by the latter: memory in Ki, disk in Ki and in bytes;
+    some of both is kept for the system."""
     mine = {**dict.fromkeys(("hugepages-1Gi", "hugepages-2Mi"), "0"), **has} if has else {}
     memory, disk = (int(amount(mine.get(resource, "0"))) for resource in ("memory", "ephemeral-storage"))
     whole, left = dict(mine), dict(mine)
