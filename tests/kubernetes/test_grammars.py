@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.backends.kubernetes.objects import amount, nanoseconds, seconds
+from stoker.backends.kubernetes.objects import amount, nanoseconds, seconds, version_numbers
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import SettingsError
 
@@ -143,3 +143,12 @@ def test_what_is_no_time_is_unknown(text: str, data: st.DataObject) -> None:
     for broken in (text[:at] + text[at + 1 :], text[:at] + "x" + text[at + 1 :], text[:19], text.replace("T", " "), ""):
         assert nanoseconds(broken) is None, broken
     assert seconds("2026-02-30T00:00:00Z") is seconds("2026-01-01T24:00:00Z") is seconds(None) is None
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "numbers"),
+    [("1", "36", (1, 36)), ("1", "29+", (1, 29)), ("1", "9-gke.2", (1, 9)), ("", "", None), (None, "30", None)],
+)
+def test_versions_of_servers(major: Any, minor: Any, numbers: Any) -> None:
+    assert version_numbers({"major": major, "minor": minor}) == numbers
+    assert version_numbers({}) is None

@@ -90,6 +90,7 @@ def affinity(*expressions: Mapping[str, Any]) -> dict[str, Any]:
         ({"tolerations": [{"key": "gpu", "value": "reserved", "effect": "NoSchedule"}]}, True),
         ({"tolerations": [{"key": "gpu", "value": "other"}]}, False),
         ({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}, False),
+        ({"tolerations": [{"key": "gpu", "operator": "Gt", "value": "1"}]}, False),  # of a taint that is no number
     ],
 )
 def test_tolerations(more: Mapping[str, Any], fits: bool) -> None:
@@ -97,6 +98,23 @@ def test_tolerations(more: Mapping[str, Any], fits: bool) -> None:
         [node("a", taints=(RESERVED, {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}))]
     )
     assert nodes.may_fit(spec(1, **more)) is fits
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "toleration", "fits"),
+    [
+        ("startup-taint.cluster-autoscaler.kubernetes.io/driver", "", None, True),
+        ("ebs.csi.aws.com/agent-not-ready", "", None, True),
+        (GPU, "present", None, True),  # admission tolerates it for pods that ask for the resource
+        ("example.com/fpga", "true", None, False),
+        ("sla", "950", {"key": "sla", "operator": "Gt", "value": "900"}, True),
+        ("sla", "950", {"key": "sla", "operator": "Lt", "value": "900"}, False),
+        ("sla", "950", {"key": "sla", "operator": "Gt", "value": "1_0"}, False),
+    ],
+)
+def test_taints_that_pass_or_are_compared(key: str, value: str, toleration: Any, fits: bool) -> None:
+    nodes = cluster_nodes([node("a", taints=({"key": key, "value": value, "effect": "NoSchedule"},))])
+    assert nodes.may_fit(spec(1, **({"tolerations": [toleration]} if toleration else {}))) is fits
 
 
 @pytest.mark.parametrize(
@@ -146,6 +164,8 @@ def test_pools_that_an_autoscaler_may_add_are_respected() -> None:
         assert cluster_nodes(few, status=text.format(3)).may_fit(spec(8))
         assert not cluster_nodes(few, status=text.format(1)).may_fit(spec(8))
     assert cluster_nodes([node("k", 0, labels={"karpenter.sh/nodepool": "gpu"})]).may_fit(spec(8))
+    assert cluster_nodes(few, provisioned=True).may_fit(spec(8)), "Karpenter is there, and has made no node yet"
+    assert cluster_nodes(few, status="autoscalerStatus: Initializing").may_fit(spec(8))
     # What is said of the pools counts more than the guess.
     assert not cluster_nodes([node("k", 0, labels={"karpenter.sh/nodepool": "gpu"})], pools=[POOL]).may_fit(spec(16))
 
@@ -162,6 +182,19 @@ def test_requests_of_pods() -> None:
         ],
     }
     assert pod_request(pod) == {"cpu": Decimal("4.25"), "memory": Decimal(2**30), "pods": 1}
+    whole = {**pod, "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "250m"}}
+    assert pod_request(whole) == {"cpu": Decimal("3.25"), "memory": Decimal(2**30), "pods": 1}
+    pod["containers"][1]["resources"] = {"limits": {"cpu": "some"}}
+    assert pod_request(pod) == {"cpu": None, "memory": Decimal(2**30), "pods": 1}
+
+
+def test_what_is_taken_in_unknown_amounts_is_neither_free_nor_refused() -> None:
+    """Of a pod of somebody else."""
+    taken = pod_on("a", 2)
+    taken["spec"]["containers"][0]["resources"]["limits"][GPU] = "two"
+    nodes = cluster_nodes([node("a", 4)], [taken])
+    assert nodes.nodes[0].free is not None and nodes.nodes[0].free[GPU] is None
+    assert nodes.obstacles(spec(4))[0][1] is None and not nodes.may_fit(spec(5))
 
 
 def test_the_recorded_node_refuses_what_its_scheduler_refused() -> None:

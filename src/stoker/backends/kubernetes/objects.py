@@ -236,6 +236,12 @@ def has_index(text: str, index: int) -> bool:
     return any(index in part for part in indexes(text))
 
 
+def version_numbers(version: Object) -> tuple[int, int] | None:
+    """The numbers of a server's version, from what it answers to GET /version: clouds write "29+"; None for none."""
+    major, minor = (re.match("[0-9]{1,9}", str(version.get(part, ""))) for part in ("major", "minor"))
+    return None if major is None or minor is None else (int(major[0]), int(minor[0]))
+
+
 def is_default_class(storage: Object) -> bool:
     """Whether a storage class is the one of claims that name none."""
     annotations = (storage.get("metadata") or {}).get("annotations") or {}
