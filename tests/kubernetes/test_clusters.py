@@ -3,13 +3,22 @@ never can is."""
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 from typing import Any
 
 import pytest
 from tests.conftest import Project
 from tests.kubernetes.clusters import CLUSTERS
 from tests.kubernetes.server.cluster import LocalCluster
+
+from stoker.backends.kubernetes.nodelist import nodes_of
+from stoker.backends.kubernetes.nodes import cluster_nodes, largest_text, obstacles_text
+from stoker.backends.kubernetes.objects import name
+from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.resources import ResourceSettings
 
 STACK = """
 stack = "cluster"
@@ -91,10 +100,10 @@ def program() -> str:
     return "\n".join([*lines, "@pipeline", "def table():", *calls, ""])
 
 
-@pytest.mark.parametrize("name", ORDER)
-def test_what_a_cluster_can_run_is_not_refused(cluster: LocalCluster, project: Project, name: str) -> None:
+@pytest.mark.parametrize("kind", ORDER)
+def test_what_a_cluster_can_run_is_not_refused(cluster: LocalCluster, project: Project, kind: str) -> None:
     cluster.reset(nodes=[])
-    cluster.ask("put_nodes", items=CLUSTERS[name])
+    cluster.ask("put_nodes", items=CLUSTERS[kind])
     project.write({"stoker.toml": STACK.format(kubeconfig=cluster.kubeconfig), "table.py": program()})
     planned = json.loads(project.stoker("plan", "table.py", "--json", code=3).stdout)
     refused: dict[str, set[str]] = {}
@@ -102,6 +111,56 @@ def test_what_a_cluster_can_run_is_not_refused(cluster: LocalCluster, project: P
         if finding["level"] == "error":
             refused.setdefault(finding["where"].partition("'")[2].partition("'")[0], set()).add(finding["code"])
     found = {request: "".join(sorted(refused.get(f"r{number}", {"+"}))) for number, request in enumerate(REQUESTS)}
-    at = ORDER.index(name)
+    at = ORDER.index(kind)
     expected = {request: {"-": "STK285"}.get(marks[at], marks[at]) for request, (_, _, marks) in REQUESTS.items()}
     assert found == expected
+
+
+def broken(value: Any, chance: random.Random) -> None:
+    """Take something away from an object of the API, or have it say what nobody understands."""
+    keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
+    if not keys:
+        return
+    key = chance.choice(keys)
+    if chance.random() < 0.15:
+        del value[key]
+    elif isinstance(value[key], (dict, list)):
+        if chance.random() < 0.2 and isinstance(value, dict):
+            value[key] = None
+        else:
+            broken(value[key], chance)
+    elif isinstance(value[key], str):
+        value[key] = chance.choice(["", "lots", "-1", "1e400", "NaN", "Ki", "9" * 30])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_objects_that_lack_fields_or_say_what_nobody_understands(seed: int, long_form: bool) -> None:
+    """They are read; and where amounts alone are not understood, nothing is refused that was not refused before."""
+    chance = random.Random(seed)
+    specs = [
+        pod_template(
+            PodRequest(
+                resources=ResourceSettings(**resources),
+                settings=KubernetesSettings(**settings),
+                image="team/step:1",
+                command=("true",),
+            )
+        )["spec"]
+        for resources, settings, _ in REQUESTS.values()
+    ]
+    for _ in range(1000 if long_form else 50):
+        items = copy.deepcopy(CLUSTERS[chance.choice(ORDER)])
+        for _ in range(chance.randint(1, 4)):
+            broken(chance.choice(items), chance)
+        pods = [{"spec": {**copy.deepcopy(chance.choice(specs)), "nodeName": name(item)}} for item in items]
+        broken(chance.choice(pods)["spec"], chance)
+        nodes = cluster_nodes(items, chance.choice([None, pods]))
+        for spec in chance.sample(specs, 3):
+            assert obstacles_text(spec, nodes) and isinstance(largest_text(spec, nodes), tuple)
+            assert 0 <= nodes.places(spec, 2) <= 2
+        assert len(nodes_of(nodes.nodes)) == len(items)
+        items = copy.deepcopy(CLUSTERS[chance.choice(ORDER)])
+        fits = [spec for spec in specs if cluster_nodes(items).may_fit(spec)]
+        amounts = chance.choice(items)["status"]["allocatable"]
+        amounts[chance.choice(list(amounts))] = chance.choice(["lots", "12GB", "", "1.5.0", "0x10"])
+        assert all(cluster_nodes(items).may_fit(spec) for spec in fits)

@@ -400,7 +400,8 @@ def _held(node: ClusterNode, spec: Object, request: Amounts, wanted: int, *, alo
     if alone:
         return 1
     amounts = ((node.has(resource), each) for resource, each in request.items())
-    return min([wanted, *(int(there // each) for there, each in amounts if there is not None and each is not None)])
+    known = [(there, each) for there, each in amounts if there is not None and each is not None]
+    return min((int(there // each) for there, each in known if there < each * wanted), default=wanted)
 
 
 def _is_alone(spec: Object) -> bool:
