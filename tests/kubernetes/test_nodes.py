@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any, Mapping
 
 import pytest
+from tests.kubernetes.clusters import CLUSTERS
 from tests.kubernetes.recordings import recording
 
 from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes, obstacles_text, pod_request
@@ -202,7 +203,8 @@ def test_the_recorded_node_refuses_what_its_scheduler_refused() -> None:
     recorded = ClusterNodes(nodes=())
     for name in ("05-unschedulable-too-many-gpus", "05b-unschedulable-node-selector", "05c-unschedulable-memory"):
         # The one node of the recordings: 8 GPUs, 2 CPUs, 24 GiB.
-        recorded = cluster_nodes([node("gpu-node-1", 8, cpu="2", memory="24581696Ki")])
+        recorded = cluster_nodes(CLUSTERS["recorded"])
+        assert recorded.largest("memory") == 24581696 * 1024 and recorded.largest("ephemeral-storage") == 267847642337
         fits[name] = recorded.may_fit(recording(name).last("pods")[0]["spec"])
     queued = recording("06-queued-for-gpus").last("pods")
     fits["06"] = all(recorded.may_fit(pod["spec"]) for pod in queued)
