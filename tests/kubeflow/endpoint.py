@@ -24,6 +24,8 @@ import psutil
 import yaml
 
 EXECUTE = Path(__file__).with_name("execute.py")
+NEVER = "1970-01-01T00:00:00Z"
+"""What the endpoint says for a time that has not come."""
 _FORM = b"<html><form method=post><input name=login><input name=password></form></html>"
 
 
@@ -130,7 +132,12 @@ class Endpoint:
     def _call(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
         route = path.removeprefix("/apis/v2beta1/")
         if route == "healthz":
-            return 200, {"tag_name": "2.17.0", "multi_user": False}
+            return 200, {
+                "commit_sha": "unknown",
+                "tag_name": "2.17.0",
+                "multi_user": False,
+                "pipeline_store": "database",
+            }
         if route in ("experiments", "runs") and method == "GET":
             known = self.experiments if route == "experiments" else self.runs
             [predicate] = json.loads(query["filter"])["predicates"]
@@ -139,7 +146,13 @@ class Endpoint:
             return 200, {route: [self._reported(one) for one in found]} if found else {}
         if route == "experiments":
             id = f"experiment-{len(self.experiments)}"
-            self.experiments[id] = {"experiment_id": id, "created_at": "2026-01-01T00:00:00Z", **body}
+            self.experiments[id] = {
+                "experiment_id": id,
+                "created_at": "2026-01-01T00:00:00Z",
+                "last_run_created_at": NEVER,
+                "storage_state": "AVAILABLE",
+                **body,
+            }
             return 200, self.experiments[id]
         if route == "runs":
             return 200, self._create(body)
@@ -155,8 +168,17 @@ class Endpoint:
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             id = f"run-{len(self.runs)}"
-            now = datetime.datetime.now(datetime.timezone.utc).isoformat()
-            self.runs[id] = {"run_id": id, "created_at": now, "state": "PENDING", **body}
+            self.runs[id] = {
+                "run_id": id,
+                "created_at": _now(),
+                "scheduled_at": _now(),
+                "finished_at": NEVER,
+                "storage_state": "AVAILABLE",
+                "service_account": "pipeline-runner",
+                "state": "PENDING",
+                "state_history": [{"update_time": _now(), "state": "PENDING"}],
+                **body,
+            }
         spec = body["pipeline_spec"]
         documents = [spec["pipeline_spec"], spec["platform_spec"]] if "pipeline_spec" in spec else [spec]
         (self.folder / f"{id}.yaml").write_text(yaml.safe_dump_all(documents))
@@ -176,7 +198,33 @@ class Endpoint:
         code = process.poll()
         state = "RUNNING" if code is None else "SUCCEEDED" if code == 0 else "FAILED"
         state = "CANCELED" if document.get("terminated") and code is not None else state
-        return {**document, "state": state}
+        history = document["state_history"]
+        if history[-1]["state"] != state:
+            history.append({"update_time": _now(), "state": state})
+        ended = {} if code is None else {"finished_at": history[-1]["update_time"]}
+        failure = {"error": {"code": 2, "message": "the workflow failed"}} if state == "FAILED" else {}
+        shown = {name: value for name, value in document.items() if name != "terminated"}
+        details = {"run_details": {"task_details": self._details(document["run_id"], state)}}
+        return {**shown, **ended, **failure, **details, "state": state}
+
+    def _details(self, id: str, state: str) -> list[dict[str, Any]]:
+        """The tasks as the endpoint tells them: a node of the workflow each, its drivers and the whole among them."""
+        history = self.runs[id]["state_history"]
+        names = [name for task in self.tasks(id) for name in (f"{task}-driver", task, "executor")]
+        return [
+            {
+                "run_id": id,
+                "task_id": f"{id}-{number}",
+                "display_name": name,
+                "create_time": history[0]["update_time"],
+                "start_time": history[0]["update_time"],
+                "end_time": NEVER if state == "RUNNING" else history[-1]["update_time"],
+                "state": state,
+                "state_history": history,
+                "child_tasks": [{"pod_name": f"{id}-{number + 1}"}],
+            }
+            for number, name in enumerate(["root-driver", "root", *names])
+        ]
 
     def wait(self, id: str, seconds: float = 60.0) -> int:
         """The exit code of a run's execution."""
@@ -198,6 +246,10 @@ class Endpoint:
     def log(self, id: str) -> str:
         """What the execution of a run has written."""
         return (self.folder / f"{id}.log").read_text()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _answer(request: http.server.BaseHTTPRequestHandler, status: int, document: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from kfp import dsl
 from kfp.kubernetes import kubernetes_executor_config_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
@@ -227,13 +228,23 @@ def test_names_are_unique() -> None:
     }
 
 
-@pytest.mark.parametrize(("text", "amount"), [("500m", 0.5), ("4", 4.0), ("0.5", 0.5)])
-def test_cores(text: str, amount: float) -> None:
-    assert kfp.cores(text) == amount
-
-
 @pytest.mark.parametrize(
-    ("text", "amount"), [("16Gi", 17.179869184), ("16G", 16.0), ("1000000000", 1.0), ("64Mi", 0.067108864)]
+    "memory", ["1000000000", *(f"4{unit}" for unit in ("Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E"))]
 )
-def test_gigabytes(text: str, amount: float) -> None:
-    assert kfp.gigabytes(text) == pytest.approx(amount)
+def test_amounts_are_the_numbers_that_kfp_makes_of_them(memory: str) -> None:
+    """Endpoints before 2.4 read the numbers: cores, and 10^9 bytes."""
+
+    @dsl.container_component  # type: ignore[untyped-decorator]
+    def row():  # type: ignore[no-untyped-def]
+        return dsl.ContainerSpec(image="registry.example/train:1", command=["true"])
+
+    @dsl.pipeline(name="one")  # type: ignore[untyped-decorator]
+    def pipeline():  # type: ignore[no-untyped-def]
+        row().set_memory_limit(memory).set_cpu_limit("1500m").set_cpu_request("0.25")
+
+    theirs = json_format.MessageToDict(pipeline.pipeline_spec)["deploymentSpec"]["executors"]["exec-row"]["container"]
+    amounts = {"limits": {"cpu": "1500m", "memory": memory}, "requests": {"cpu": "0.25"}}
+    task = kfp.Task(name="row", title="row", template=template({"pod_resources": amounts}), after=(), retries=0)
+    ours = kfp.pipeline("one", "", [task])[0]["deploymentSpec"]["executors"]["exec-row"]["container"]["resources"]
+    for name, number in theirs["resources"].items():
+        assert ours[name] == (pytest.approx(number) if isinstance(number, float) else number), name

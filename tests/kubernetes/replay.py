@@ -237,12 +237,16 @@ class Replay:
 
     def flaws(self) -> list[str]:
         """What does not fit the API's published schema in the objects that were seen here."""
-        objects = [event.object for watcher in self._watchers for event in watcher.events]
+        objects = [event.object for event in self.seen()]
         return sorted({f"{each['kind']}: {flaw}" for each in objects for flaw in flaws(each["kind"], each)})
+
+    def seen(self) -> list[WatchEvent]:
+        """The events of all watches here so far."""
+        return [event for watcher in self._watchers for event in list(watcher.events)]
 
     def course(self) -> Course:
         """What has happened so far."""
-        return course([event for watcher in self._watchers for event in list(watcher.events)])
+        return course(self.seen())
 
     def _reached(self, wanted: Course) -> bool:
         seen = self.course()

@@ -373,6 +373,14 @@ LOW = "The node was low on resource: {}. Threshold quantity: 100Mi, available: 5
         (pod_of({"exitCode": 139}), status.CRASHED, "segmentation fault"),
         (pod_of({"exitCode": 143}), status.KILLED, "SIGTERM"),
         (
+            pod_of(
+                {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "The container could not be located"}
+            ),
+            status.WORKER_LOST,
+            "ended is not known: The container could not be located",
+        ),
+        (pod_of({"reason": "Error"}), status.WORKER_LOST, "ended is not known"),
+        (
             pod_of(None, reason="OutOfcpu", message="Node didn't have enough resource: cpu, requested: 4000"),
             status.SETUP_FAILED,
             "had no cpu left",

@@ -77,7 +77,7 @@ SHM = ("info", "STK281")
         ({"memory": "4GB", "cpu_count": 1}, {"qos": "Guaranteed"}, []),
         ({"extended": {"fpga": 1}}, {}, [("error", "STK280")]),
         ({"extended": {"example.com/fpga": 0.5}}, {}, [("error", "STK280")]),
-        ({}, {"extended_resources": {"example.com/fpga": "two"}}, [("error", "STK280")]),
+        ({}, {"extended_resources": {"example.com/fpga": "500m"}}, [("error", "STK280")]),
         ({}, {"extended_resources": {"google.com/tpu": "4"}}, [("translated", "STK281")]),
         ({"extended": {"hugepages-2Mi": 1073741824}}, {}, []),
         ({}, {"volume_mounts": [{"name": "a", "mountPath": "/a"}]}, [("error", "STK280")]),

@@ -154,6 +154,15 @@ def test_a_plugin_is_asked_again_when_its_token_ends(server: Server, tmp_path: P
     tokens = [headers["authorization"] for _, _, headers in server.requests]
     assert tokens == ["Bearer token-1", "Bearer token-2", "Bearer token-3", "Bearer token-3"]
     cluster.close()
+    for ends, fits in (("2100-01-01T00:00:00.12+02:00", True), ("soon", False)):
+        plugin.write_text(f"print({json.dumps({'status': {'token': 'x', 'expirationTimestamp': ends}})!r})")
+        cluster = client(kubeconfig(tmp_path / "config", server.url, user))
+        if fits:
+            cluster.get("/version")
+        else:
+            with pytest.raises(BackendError, match="ends at 'soon', which is no time"):
+                cluster.get("/version")
+        cluster.close()
 
 
 class SmallProxy:
@@ -396,6 +405,17 @@ def test_a_log_that_breaks_off_anywhere_has_each_line_once(server: Server, tmp_p
         log = Log(job="j", index=None, pod="p", container="step", ended=True)
         _read_whole(log, cluster)
         assert log.lines == [text.encode() for _, text in lines], f"cut behind byte {cut}"
+    cluster.close()
+
+
+def test_a_line_without_a_time_is_the_kubelets_own_and_kept(server: Server, tmp_path: Path) -> None:
+    said = b"unable to retrieve container logs for containerd://0123"
+    body = _events([("2026-11-21T04:53:50.1Z", "a")]) + said + b"\n" + _events([("2026-11-21T04:53:51.25+00:00", "b")])
+    server.answer = lambda method, path, headers: (200, {}, body)
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    log = Log(job="j", index=None, pod="p", container="step", ended=True)
+    _read_whole(log, cluster)
+    assert log.lines == [b"a", said, b"b"]
     cluster.close()
 
 

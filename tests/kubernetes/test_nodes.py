@@ -6,10 +6,10 @@ from decimal import Decimal
 from typing import Any, Mapping
 
 import pytest
+from tests.kubernetes.clusters import CLUSTERS
 from tests.kubernetes.recordings import recording
 
 from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes, obstacles_text, pod_request
-from stoker.backends.kubernetes.objects import amount
 
 GPU = "nvidia.com/gpu"
 
@@ -91,6 +91,7 @@ def affinity(*expressions: Mapping[str, Any]) -> dict[str, Any]:
         ({"tolerations": [{"key": "gpu", "value": "reserved", "effect": "NoSchedule"}]}, True),
         ({"tolerations": [{"key": "gpu", "value": "other"}]}, False),
         ({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}, False),
+        ({"tolerations": [{"key": "gpu", "operator": "Gt", "value": "1"}]}, False),  # of a taint that is no number
     ],
 )
 def test_tolerations(more: Mapping[str, Any], fits: bool) -> None:
@@ -98,6 +99,23 @@ def test_tolerations(more: Mapping[str, Any], fits: bool) -> None:
         [node("a", taints=(RESERVED, {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}))]
     )
     assert nodes.may_fit(spec(1, **more)) is fits
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "toleration", "fits"),
+    [
+        ("startup-taint.cluster-autoscaler.kubernetes.io/driver", "", None, True),
+        ("ebs.csi.aws.com/agent-not-ready", "", None, True),
+        (GPU, "present", None, True),  # admission tolerates it for pods that ask for the resource
+        ("example.com/fpga", "true", None, False),
+        ("sla", "950", {"key": "sla", "operator": "Gt", "value": "900"}, True),
+        ("sla", "950", {"key": "sla", "operator": "Lt", "value": "900"}, False),
+        ("sla", "950", {"key": "sla", "operator": "Gt", "value": "1_0"}, False),
+    ],
+)
+def test_taints_that_pass_or_are_compared(key: str, value: str, toleration: Any, fits: bool) -> None:
+    nodes = cluster_nodes([node("a", taints=({"key": key, "value": value, "effect": "NoSchedule"},))])
+    assert nodes.may_fit(spec(1, **({"tolerations": [toleration]} if toleration else {}))) is fits
 
 
 @pytest.mark.parametrize(
@@ -147,6 +165,8 @@ def test_pools_that_an_autoscaler_may_add_are_respected() -> None:
         assert cluster_nodes(few, status=text.format(3)).may_fit(spec(8))
         assert not cluster_nodes(few, status=text.format(1)).may_fit(spec(8))
     assert cluster_nodes([node("k", 0, labels={"karpenter.sh/nodepool": "gpu"})]).may_fit(spec(8))
+    assert cluster_nodes(few, provisioned=True).may_fit(spec(8)), "Karpenter is there, and has made no node yet"
+    assert cluster_nodes(few, status="autoscalerStatus: Initializing").may_fit(spec(8))
     # What is said of the pools counts more than the guess.
     assert not cluster_nodes([node("k", 0, labels={"karpenter.sh/nodepool": "gpu"})], pools=[POOL]).may_fit(spec(16))
 
@@ -163,23 +183,19 @@ def test_requests_of_pods() -> None:
         ],
     }
     assert pod_request(pod) == {"cpu": Decimal("4.25"), "memory": Decimal(2**30), "pods": 1}
+    whole = {**pod, "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "250m"}}
+    assert pod_request(whole) == {"cpu": Decimal("3.25"), "memory": Decimal(2**30), "pods": 1}
+    pod["containers"][1]["resources"] = {"limits": {"cpu": "some"}}
+    assert pod_request(pod) == {"cpu": None, "memory": Decimal(2**30), "pods": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("500m", "0.5"),
-        ("64Mi", 2**26),
-        ("1e3", 1000),
-        ("2k", 2000),
-        ("0.5Gi", 2**29),
-        ("8", 8),
-        ("100n", "1e-7"),
-        ("x", 0),
-    ],
-)
-def test_quantities(text: str, value: Any) -> None:
-    assert amount(text) == Decimal(value)
+def test_what_is_taken_in_unknown_amounts_is_neither_free_nor_refused() -> None:
+    """Of a pod of somebody else."""
+    taken = pod_on("a", 2)
+    taken["spec"]["containers"][0]["resources"]["limits"][GPU] = "two"
+    nodes = cluster_nodes([node("a", 4)], [taken])
+    assert nodes.nodes[0].free is not None and nodes.nodes[0].free[GPU] is None
+    assert nodes.obstacles(spec(4))[0][1] is None and not nodes.may_fit(spec(5))
 
 
 def test_the_recorded_node_refuses_what_its_scheduler_refused() -> None:
@@ -187,7 +203,8 @@ def test_the_recorded_node_refuses_what_its_scheduler_refused() -> None:
     recorded = ClusterNodes(nodes=())
     for name in ("05-unschedulable-too-many-gpus", "05b-unschedulable-node-selector", "05c-unschedulable-memory"):
         # The one node of the recordings: 8 GPUs, 2 CPUs, 24 GiB.
-        recorded = cluster_nodes([node("gpu-node-1", 8, cpu="2", memory="24581696Ki")])
+        recorded = cluster_nodes(CLUSTERS["recorded"])
+        assert recorded.largest("memory") == 24581696 * 1024 and recorded.largest("ephemeral-storage") == 267847642337
         fits[name] = recorded.may_fit(recording(name).last("pods")[0]["spec"])
     queued = recording("06-queued-for-gpus").last("pods")
     fits["06"] = all(recorded.may_fit(pod["spec"]) for pod in queued)

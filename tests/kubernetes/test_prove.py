@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
 import attrs
 import pytest
+from tests.kubernetes.clusters import CLUSTERS, node
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_probe import team
 
 from stoker.backends.kubernetes import rbac
 from stoker.backends.kubernetes.client import ApiError, Cluster
+from stoker.backends.kubernetes.nodelist import nodes_of
+from stoker.backends.kubernetes.nodes import cluster_nodes
 from stoker.backends.kubernetes.pods import PodRequest, pod_template
 from stoker.backends.kubernetes.prove import PodNeed, needs_of, prove
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -244,3 +248,78 @@ def test_the_pods_of_a_plans_steps(client: Cluster) -> None:
     assert large.template["spec"]["serviceAccountName"] == "trainer"
     [elsewhere] = needs_of([STEP], {"namespace": "default"}, "team")
     assert findings(client, elsewhere) == []
+
+
+def test_what_the_cluster_says_and_is_not_understood_refuses_nothing_and_is_told_once(
+    cluster: LocalCluster, client: Cluster
+) -> None:
+    items = copy.deepcopy(CLUSTERS["k3s"])
+    items[0]["status"]["allocatable"] |= {"memory": "plenty", "nvidia.com/gpu": "one"}
+    items[1]["status"]["conditions"] = None
+    cluster.reset(nodes=[])
+    cluster.ask("put_nodes", items=items)
+    cluster.create(
+        f"{DEFAULT}/resourcequotas", {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "1e9"}}}
+    )
+    answer = client.get
+
+    def foreign(path: str, **params: Any) -> dict[str, Any]:
+        found = answer(path, **params)
+        for one in found.get("items", ()) if path.endswith("resourcequotas") else ():
+            one["spec"]["hard"] = {"requests.cpu": "many", "requests.memory": "1TB"}
+        return found
+
+    large = {"memory": "900GB", "gpu_count": 8}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "get", foreign)
+        found = findings(client, need(resources=large), need(resources=large), need(resources={"cpu_count": 99}))
+    told = [(one.code, one.what.partition(" is not")[0], one.why) for one in found if one.level == "info"]
+    assert told == [
+        *(
+            (
+                "STK288",
+                f"whether nodes have the {resource} that steps ask for",
+                f"the node desk says {text!r}, which is no quantity of Kubernetes",
+            )
+            for resource, text in (("memory", "plenty"), ("nvidia.com/gpu", "one"))
+        ),
+        *(
+            (
+                "STK288",
+                f"whether the quota 'team' allows the steps their {resource}",
+                f"the quota 'team' says {text!r}, which is no quantity of Kubernetes",
+            )
+            for resource, text in (("requests.cpu", "many"), ("requests.memory", "1TB"))
+        ),
+    ]
+    assert [one.what for one in found if one.level == "error"] == ["asks for 99 CPUs: the largest node has 16"]
+    by_name = {one.name: one for one in nodes_of(cluster_nodes(items, []).nodes)}
+    assert by_name["desk"].memory is None and by_name["desk"].devices == () and by_name["shelf"].state == "unknown"
+    assert "memory=plenty is not understood" in by_name["desk"].state
+
+
+@pytest.mark.parametrize("kind", ["karpenter", "autopilot", "starting", "no rights", "no nodes"])
+def test_nodes_that_something_may_add_refuse_nothing(
+    cluster: LocalCluster, client: Cluster, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    answer, path = client.get, "/api/v1/namespaces/kube-system/configmaps"
+    if kind in ("autopilot", "no nodes"):
+        cluster.reset(nodes=[])
+        cluster.ask(
+            "put_nodes", items=[node("gk3-ml-pool-1", "930m", "2886268Ki", "10188079104")][kind == "no nodes" :]
+        )
+    if kind == "starting":
+        body = {"metadata": {"name": "cluster-autoscaler-status"}, "data": {"status": "autoscalerStatus: Initializing"}}
+        cluster.create(path, body)
+
+    def get(asked: str, **params: Any) -> dict[str, Any]:
+        if kind == "karpenter" and asked == "/apis/karpenter.sh":
+            return {"kind": "APIGroup", "name": "karpenter.sh"}
+        if kind == "no rights" and asked.startswith(path):
+            raise ApiError(403, "Forbidden", "configmaps is forbidden", {})
+        return answer(asked, **params)
+
+    monkeypatch.setattr(client, "get", get)
+    found = findings(client, need(resources={"gpu_count": 16}))
+    assert [(one.code, one.level) for one in found] == ([("STK285", "warning")] if kind.startswith("no") else [])
+    assert all("whether an autoscaler adds it is not known" in one.why for one in found)

@@ -220,6 +220,8 @@ def with_job_defaults(job: Object) -> Object:
         },
     }
     template["spec"] = _with_template_defaults(template["spec"])
+    if account := template["spec"].get("serviceAccountName"):
+        template["spec"].setdefault("serviceAccount", account)
     job["status"] = {}
     return job
 

@@ -36,6 +36,8 @@ INHERITED = ("OMP_NUM_THREADS", "COVERAGE_PROCESS_START", "PYTHONDONTWRITEBYTECO
 """Variables of the tests that an image has, so to speak."""
 BY_KUBELET = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 """Conditions of a pod in the order in which a kubelet writes them; all others stay behind them."""
+UNLIMITED = "9007199254740988Ki"
+"""What a cgroup of version 1 says of memory without a limit."""
 
 
 class Rejected(Exception):
@@ -586,6 +588,7 @@ class PodRunner:
             "hostIPs": [{"ip": host}],
             "startTime": self._started,
             "qosClass": pod["status"]["qosClass"],
+            **self._resources(mains),
         }
         if self._mounted:
             status |= {"podIP": self.address, "podIPs": [{"ip": self.address}]}
@@ -595,6 +598,15 @@ class PodRunner:
             status["initContainerStatuses"] = [each.status() for each in inits]
         status["containerStatuses"] = sorted((each.status() for each in mains), key=lambda each: str(each["name"]))
         store.put(PODS, {**pod, "status": status})
+
+    def _resources(self, mains: list[Container]) -> Object:
+        """What the pod as a whole has been given; of one whose containers have ended, what is left of its cgroup."""
+        asked = [each.spec.get("resources") or {} for each in mains]
+        each = asked[0] if len(asked) == 1 else {}
+        given: Object = {"allocatedResources": each["requests"]} if each.get("requests") else {}
+        ended = any("terminated" in one.state for one in mains)
+        whole = {"limits": {"memory": UNLIMITED}} if ended and "memory" not in (each.get("limits") or {}) else each
+        return {**given, "resources": whole}
 
     def _conditions(self, pod: Object, inits: list[Container], mains: list[Container]) -> list[Object]:
         finished = self.phase in FINISHED

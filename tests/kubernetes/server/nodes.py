@@ -8,13 +8,15 @@ from typing import Any
 
 from attrs import define, field
 from tests.kubernetes.server.deletion import Deletion, disrupted
-from tests.kubernetes.server.objects import FINISHED, NODES, PODS, Object, condition_of, new_uid
+from tests.kubernetes.server.objects import FINISHED, NODES, PODS, Object, amount, condition_of, new_uid
 from tests.kubernetes.server.world import World
 
 GRACE = 40.0
 """Seconds for which a node that does not answer is believed to be well."""
 COLLECTED = 45.0
 """Seconds after which the pods of a node that was removed are deleted."""
+KEPT = 102400
+"""Ki of memory below which a kubelet evicts pods: they are not to be had."""
 UNREACHABLE = "node.kubernetes.io/unreachable"
 CONDITIONS = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -47,10 +49,13 @@ class Nodes:
         """
         self._count += 1
         standard = {
+            "beta.kubernetes.io/arch": "amd64",
+            "beta.kubernetes.io/os": "linux",
             "kubernetes.io/arch": "amd64",
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",
         }
+        total, allocatable = reported(capacity)
         spec: Object = {"podCIDR": f"10.244.{self._count}.0/24", "podCIDRs": [f"10.244.{self._count}.0/24"]}
         if taints:
             spec["taints"] = taints
@@ -65,16 +70,22 @@ class Nodes:
                     "uid": new_uid(),
                     "creationTimestamp": self.world.clock.stamp(),
                     "labels": {**standard, **labels},
+                    "annotations": {
+                        "node.alpha.kubernetes.io/ttl": "0",
+                        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+                    },
                 },
                 "spec": spec,
                 "status": {
-                    "capacity": dict(capacity),
-                    "allocatable": dict(capacity),
+                    "capacity": total,
+                    "allocatable": allocatable,
                     "conditions": self._conditions(well=True),
                     "addresses": [
                         {"type": "InternalIP", "address": address},
                         {"type": "Hostname", "address": name},
                     ],
+                    "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+                    "declaredFeatures": ["InPlacePodVerticalScalingInitContainers"],
                     "nodeInfo": {
                         "architecture": "amd64",
                         "bootID": new_uid(),
@@ -90,6 +101,12 @@ class Nodes:
                 },
             },
         )
+
+    def put(self, items: list[Object]) -> None:
+        """Add nodes as they were recorded or documented, as they are."""
+        for item in items:
+            metadata = {**item["metadata"], "uid": item["metadata"].get("uid") or new_uid()}
+            self.world.store.put(NODES, {"kind": "Node", "apiVersion": "v1", **item, "metadata": metadata})
 
     def change(self, name: str, **spec: Any) -> None:
         """Change fields of a node's specification: `unschedulable`, `taints`."""
@@ -215,3 +232,16 @@ class Nodes:
             times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
             conditions.append({"type": type, "status": status, **times, "reason": reason, "message": message})
         return conditions
+
+
+def reported(has: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What a kubelet says that a node has and that pods may have, by the latter: memory in Ki, disk in Ki and in bytes;
+    some of both is kept for the system."""
+    mine = {**dict.fromkeys(("hugepages-1Gi", "hugepages-2Mi"), "0"), **has} if has else {}
+    memory, disk = (int(amount(mine.get(resource, "0"))) for resource in ("memory", "ephemeral-storage"))
+    whole, left = dict(mine), dict(mine)
+    if "memory" in mine:
+        whole["memory"], left["memory"] = f"{-(-memory // 1024) + KEPT}Ki", f"{-(-memory // 1024)}Ki"
+    if "ephemeral-storage" in mine:
+        whole["ephemeral-storage"], left["ephemeral-storage"] = f"{-(-disk * 10 // 9 // 1024)}Ki", str(disk)
+    return dict(sorted(whole.items())), dict(sorted(left.items()))

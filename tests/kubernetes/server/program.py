@@ -172,6 +172,7 @@ class Server:
         return {
             "reset": self.reset,
             "add_node": self.add_node,
+            "put_nodes": self.nodes.put,
             "change_node": self.nodes.change,
             "drain": self.nodes.drain,
             "remove_node": self.nodes.remove,

@@ -15,6 +15,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.kubernetes.objects import amount
 from stoker.backends.kubernetes.settings import DNS_LABEL
 
 SCHEMA: Final = "2.1.0"
@@ -212,12 +213,13 @@ def _resources(resources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for kind, word in (("limits", "Limit"), ("requests", "Request")):
         amounts = resources.get(kind, {})
-        if "cpu" in amounts:
-            document[f"cpu{word}"] = cores(str(amounts["cpu"]))
-            document[f"resourceCpu{word}"] = str(amounts["cpu"])
-        if "memory" in amounts:
-            document[f"memory{word}"] = gigabytes(str(amounts["memory"]))
-            document[f"resourceMemory{word}"] = str(amounts["memory"])
+        for name, field, unit in (("cpu", "Cpu", 1), ("memory", "Memory", 10**9)):
+            if name not in amounts:
+                continue
+            number = amount(amounts[name])
+            if number is not None:
+                document[f"{name}{word}"] = float(number / unit)
+            document[f"resource{field}{word}"] = str(amounts[name])
     for name, count in resources.get("limits", {}).items():
         if name not in _COUNTED and name != "ephemeral-storage":
             document["accelerator"] = {
@@ -227,26 +229,6 @@ def _resources(resources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                 "resourceCount": str(count),
             }
     return document
-
-
-_SUFFIXES: Final[Mapping[str, int]] = {
-    **{letter: 1000**power for power, letter in enumerate(("k", "M", "G", "T", "P"), start=1)},
-    **{f"{letter}i": 1024**power for power, letter in enumerate(("K", "M", "G", "T", "P"), start=1)},
-}
-"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
-
-
-def cores(text: str) -> float:
-    """A quantity of CPU, such as "500m", in cores."""
-    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
-
-
-def gigabytes(text: str) -> float:
-    """A quantity of memory, such as "16Gi", in 10^9 bytes."""
-    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
-        if text.endswith(suffix):
-            return float(text[: -len(suffix)]) * _SUFFIXES[suffix] / 1e9
-    return float(text) / 1e9
 
 
 # The platform

@@ -427,8 +427,12 @@ class KubeflowPlatform:
             )
         if handle.letter is None:
             return JobReport(message="waits for one of the fan-out's pods", reason="pods")
-        words = {"PENDING": "its pod is being started", "RUNNING": "its pod has not asked for it yet"}
-        text = words.get(state, "Kubeflow has not started its pod")
+        words = {
+            "": "Kubeflow has not started its pod",
+            "PENDING": "its pod is being started",
+            "RUNNING": "its pod has not asked for it yet",
+        }
+        text = words.get(state, f"Kubeflow says that its task is {state}")
         return JobReport(message=text + (f": {why}" if why else ""), reason=f"{state} {why}")
 
     def _is_gone(self, run: KubeflowRun) -> bool:

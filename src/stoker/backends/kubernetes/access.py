@@ -14,11 +14,11 @@ import subprocess
 import tempfile
 import time
 import urllib.parse
-from datetime import datetime, timezone
 from typing import Any, Final, Mapping
 
 import attrs
 
+from stoker.backends.kubernetes.objects import seconds
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import parse_object
 from stoker.core.errors import Away, BackendError, SettingsError, nearest
@@ -270,7 +270,13 @@ class Access:
             if status.get("clientCertificateData"):
                 self._plugin_certificate = (status["clientCertificateData"], status["clientKeyData"])
                 self._tls = None
-            self._renew_at = _seconds(ends) - _EARLY if ends else float("inf")
+            moment = seconds(ends) if ends else float("inf")
+            if moment is None:
+                raise BackendError(
+                    f"the kubeconfig's plugin {command} says of its token that it ends at {ends!r}, which is no time",
+                    fix="update it: client.authentication.k8s.io has times such as 2026-11-21T04:53:50Z",
+                )
+            self._renew_at = moment - _EARLY
         except (SettingsError, KeyError, TypeError, AttributeError, ValueError):
             raise BackendError(f"the kubeconfig's plugin {command} does not print an ExecCredential") from None
 
@@ -323,12 +329,6 @@ class Access:
     def server_name(self) -> str:
         """The name that the server's certificate must have; empty for that of its address."""
         return str(self.place.cluster.get("tls-server-name") or "")
-
-
-def _seconds(stamp: str) -> float:
-    """Seconds since the epoch of a time such as "2026-11-21T04:53:50Z"."""
-    moment = datetime.fromisoformat(stamp.replace("Z", "+00:00"))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _content(path: Any) -> bytes:

@@ -366,7 +366,7 @@ def _deletion(job: Object, pods: Sequence[Object], gone: Collection[str], *, set
         state="cancelled",
         cause=CANCELLED,
         message=f"cancelled{' (killed after the grace period)' if forced else ''}: Job {name_of(job)} was deleted",
-        exit_code=None if ended is None else ended.get("exitCode"),
+        exit_code=_exit_code(ended),
         pod="" if last is None else name_of(last),
         node="" if last is None else node_of(last),
         moment=None if last is None else _end_moment(last),
@@ -468,7 +468,7 @@ def _reading(pod: Object, events: Iterable[Object]) -> JobEnd:
     return attrs.evolve(
         end,
         index=index_of(pod),
-        exit_code=end.exit_code if end.exit_code is not None else None if ended is None else ended.get("exitCode"),
+        exit_code=end.exit_code if end.exit_code is not None else _exit_code(ended),
         pod=name_of(pod),
         node=node_of(pod),
         moment=_end_moment(pod),
@@ -563,7 +563,11 @@ def _containers(pod: Object, reason: str, said: str) -> JobEnd:
     if ended is None:
         words = ": ".join(filter(None, (reason, said))) or "it does not say why"
         return JobEnd(state="failed", cause=WORKER_LOST, message=f"pod {name_of(pod)} failed: {words}")
-    code = int(ended.get("exitCode") or 0)
+    code = _exit_code(ended)
+    if code is None:
+        words = f"how container {main_name(pod)} of pod {name_of(pod)} ended is not known"
+        why = " ".join(str(ended.get("message") or "").split())
+        return JobEnd(state="failed", cause=WORKER_LOST, message=f"{words}{f': {why}' if why else ''}")
     if code and ended.get("reason") == "OOMKilled":
         return _out_of_memory(pod, code)
     if ended.get("reason") in _START_REASONS:
@@ -627,6 +631,12 @@ def _exit(pod: Object, code: int, signal: int) -> JobEnd:
 
 def _terminated(status: Object | None) -> Object | None:
     return ((status or {}).get("state") or {}).get("terminated") or None
+
+
+def _exit_code(ended: Object | None) -> int | None:
+    """None where it is not known: of a container that it has lost sight of, the kubelet makes up 137."""
+    code = None if ended is None or ended.get("reason") == "ContainerStatusUnknown" else ended.get("exitCode")
+    return None if code is None else int(code)
 
 
 def _end_moment(pod: Object) -> float | None:

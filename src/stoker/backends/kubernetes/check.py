@@ -10,7 +10,7 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.kubernetes import nodelabels, pods
+from stoker.backends.kubernetes import nodelabels, objects, pods
 from stoker.backends.kubernetes.accelerators import accelerator_request
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.sharing import why_alone
@@ -126,20 +126,12 @@ def _extended(resources: ResourceSettings, settings: KubernetesSettings, report:
             if "/" not in name and not name.startswith("hugepages-"):
                 why = 'Kubernetes names them with their maker\'s domain: "example.com/fpga"'
                 yield report.error(CANNOT, what, why, f"write the full name in {place}; `kubectl get nodes` shows it")
-            elif "/" in name and float(amount if _is_number(amount) else 0.5) % 1:
+            elif "/" in name and (objects.amount(amount) or 0) % 1:
                 why = "Kubernetes counts extended resources in whole numbers"
                 yield report.error(CANNOT, what, why, f"give a whole number in {place}")
             elif nodelabels.is_device(name):
                 why = "what is not asked for as accelerators is neither proved nor watched by Stoker"
                 yield report.translated(TRANSLATED, f"{what}: so many devices, of any kind", why)
-
-
-def _is_number(text: Any) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _image(step: StepPlan, settings: KubernetesSettings, site: Site, report: Reporter) -> Iterator[Finding]:

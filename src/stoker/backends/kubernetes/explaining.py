@@ -10,7 +10,7 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes.client import PAGE, ApiError, Cluster, Inquiry, next_page
-from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes
+from stoker.backends.kubernetes.nodes import PROVISIONER, ClusterNodes, cluster_nodes
 from stoker.backends.kubernetes.objects import denied_condition, is_deleted, uid
 from stoker.backends.kubernetes.pending import Patience, Pending, why_pending, words_of
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -34,6 +34,7 @@ _NODES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "nodes": ("/api/v1/nodes", {"limit": PAGE}),
     "pods": ("/api/v1/pods", {"fieldSelector": _BOUND, "limit": PAGE}),
     "autoscaler": ("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status", {}),
+    "provisioner": (PROVISIONER, {}),
 }
 """What is asked about nodes, by its kind: path and parameters."""
 
@@ -146,7 +147,7 @@ class Explanations:
             elif kind not in self._inquiries:
                 self._answers.pop(kind, None)  # some pages are not all
         if asked and not any(kind in self._inquiries for kind in _NODES):
-            nodes, pods, status = (self._answers.get(kind) for kind in _NODES)
+            nodes, pods, status, provisioner = (self._answers.get(kind) for kind in _NODES)
             self._nodes = None
             if nodes is not None:
                 self._nodes = cluster_nodes(
@@ -154,6 +155,7 @@ class Explanations:
                     None if pods is None else pods.get("items") or (),
                     pools=self._pools,
                     status=str(((status or {}).get("data") or {}).get("status") or ""),
+                    provisioned=provisioner is not None,
                 )
             self._answers.clear()
         return self._nodes
@@ -193,7 +195,7 @@ class Explanations:
 def _taken(pod: Mapping[str, Any]) -> dict[str, Any]:
     """What `cluster_nodes` reads of a pod."""
     spec = pod.get("spec") or {}
-    kept: dict[str, Any] = {name: spec[name] for name in ("nodeName", "overhead") if name in spec}
+    kept: dict[str, Any] = {name: spec[name] for name in ("nodeName", "overhead", "resources") if name in spec}
     for name in ("containers", "initContainers"):
         kept[name] = [
             {field: one[field] for field in ("resources", "restartPolicy") if field in one}

@@ -8,9 +8,7 @@ line.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from datetime import datetime
 from typing import Any, Collection, Final, Iterator, Mapping
 
 import attrs
@@ -18,7 +16,7 @@ import attrs
 from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes.client import WATCH, ApiError, Cluster, Stream, pages
 from stoker.backends.kubernetes.kept import Keep, Specs, kept_job
-from stoker.backends.kubernetes.objects import INDEX, index_of
+from stoker.backends.kubernetes.objects import INDEX, index_of, nanoseconds
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
 from stoker.core.protocol import MARK
@@ -276,7 +274,10 @@ class Log:
 
     def _add(self, line: bytes) -> None:
         stamp, _, text = line.partition(b" ")
-        moment = nanoseconds(stamp)
+        moment = nanoseconds(stamp.decode("latin-1"))
+        if moment is None:
+            self.lines.append(line)  # of the kubelet itself, as where it cannot read the log
+            return
         if moment < self._last:
             return
         if moment == self._last:
@@ -299,23 +300,6 @@ class Log:
             self.stream.close()
             self.stream = None
         self.next_try = time.monotonic() + again
-
-
-def nanoseconds(stamp: bytes) -> int:
-    """A time such as "2026-11-21T04:53:50.816630166Z" in nanoseconds since the epoch; 0 for another text."""
-    text = stamp.decode("latin-1")
-    zone = "Z" if text.endswith("Z") else text[-6:]  # a server may write its own
-    fraction = text[19:].removesuffix(zone).lstrip(".")
-    try:
-        return _seconds(text[:19] + zone) * 1_000_000_000 + int((fraction + "000000000")[:9])
-    except ValueError:
-        return 0
-
-
-@functools.lru_cache(maxsize=64)
-def _seconds(text: str) -> int:
-    """Seconds since the epoch of a time such as "2026-11-21T04:53:50Z": of lines that come together it is the same."""
-    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp())
 
 
 def _whole_second(stamp: str) -> str:

@@ -253,7 +253,7 @@ def device_of(labels: Mapping[str, str]) -> NodeDevice | None:
         name = _by_memory(parsed.name, labels)
         return NodeDevice(name=name, known=True, label=label, slice=parsed.slice)
     kind = labels.get(INSTANCE_TYPE, "")
-    names = [name for pattern, name in _INSTANCE_TYPES if re.match(pattern, kind)]
+    names = [name for pattern, name in _INSTANCE_TYPES if re.match(pattern, kind, re.IGNORECASE)]
     if names:
         return NodeDevice(name=names[-1], known=True, label=INSTANCE_TYPE)
     return unknown
@@ -297,7 +297,9 @@ def label_values(name: str) -> Mapping[str, tuple[str, ...]]:
     if name in _KARPENTER_NEURON:
         values.update(dict.fromkeys(KARPENTER_ACCELERATORS, (_KARPENTER_NEURON[name],)))
     values[COREWEAVE] = _COREWEAVE.get(name, ())
-    values[INSTANCE_TYPE] = tuple(_SIZES.get(name, "").split())
+    types = _SIZES.get(name, "").split()
+    # AKS writes a size as it was written when the nodes were asked for: mostly so, or all in small letters.
+    values[INSTANCE_TYPE] = (*types, *(each.lower() for each in types if each.lower() != each))
     return {label: texts for label, texts in values.items() if texts}
 
 

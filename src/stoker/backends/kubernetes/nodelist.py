@@ -47,19 +47,23 @@ def nodes_of(there: Iterable[ClusterNode]) -> list[PlatformNode]:
 
 def _node(one: ClusterNode) -> PlatformNode:
     told = nodelabels.device_of(one.labels)
-    amounts = one.allocatable
+    cpus, memory = (one.has(resource) if resource in one.allocatable else None for resource in ("cpu", "memory"))
+    devices = [(resource, count) for resource, count in one.allocatable.items() if nodelabels.is_device(resource)]
+    free = {resource: None if one.free is None else one.free.get(resource) for resource, _ in devices}
+    ready = {None: "unknown", False: "not ready", True: "cordoned" if one.cordoned else "ready"}
+    unread = [f"{resource}={text}" for resource, text in one.unread.items()]
     return PlatformNode(
         name=one.name,
-        state="not ready" if not one.ready else "cordoned" if one.cordoned else "ready",
-        cpus=float(amounts["cpu"]) if "cpu" in amounts else None,
-        memory=int(amounts["memory"]) if "memory" in amounts else None,
+        state=", ".join([ready[one.ready], *(f"{text} is not understood" for text in unread)]),
+        cpus=None if cpus is None else float(cpus),
+        memory=None if memory is None else int(memory),
         devices=tuple(
             NodeDevices(
                 model=told.name if told is not None else resource,
                 count=float(count),
-                free=None if one.free is None else max(0.0, float(one.free.get(resource, 0))),
+                free=None if (left := free[resource]) is None else max(0.0, float(left)),
             )
-            for resource, count in amounts.items()
-            if nodelabels.is_device(resource) and count
+            for resource, count in devices
+            if count
         ),
     )

@@ -16,11 +16,11 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.backends.kubernetes import nodelabels
-from stoker.backends.kubernetes.objects import Object, amount, condition, joined, name
+from stoker.backends.kubernetes.objects import Object, amount, condition, joined, name, stated_condition
 from stoker.core.words import count_text
 
-Amounts = Mapping[str, Decimal]
-"""Resource → amount: cores, bytes, pieces."""
+Amounts = Mapping[str, "Decimal | None"]
+"""Resource → amount: cores, bytes, pieces; None for one that is not understood, which neither refuses nor is free."""
 
 _PASSING_TAINTS: Final = (
     # Of nodes that are not ready, drained or about to go: they come and go by themselves.
@@ -31,6 +31,17 @@ _PASSING_TAINTS: Final = (
     "ToBeDeletedByClusterAutoscaler",
     "DeletionCandidateOfClusterAutoscaler",
     "karpenter.sh/",
+    # Of what a node waits for when it is new, or what it suffers from: cluster-autoscaler's utils/taints/taints.go.
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "status-taint.cluster-autoscaler.kubernetes.io/",
+    "cloud.google.com/impending-node-termination",
+    "NodeWithImpairedVolumes",
+    "ebs.csi.aws.com/agent-not-ready",  # and those of the other drivers: their READMEs
+    "efs.csi.aws.com/agent-not-ready",
+    "fsx.csi.aws.com/agent-not-ready",
+    "aws-node-termination-handler/",
+    "remediator.kubernetes.azure.com/",
 )
 _ORDER: Final = ("free", "capacity", "taint", "model", "labels", "cordoned", "down")
 _AUTOSCALER_LABELS: Final = (
@@ -39,6 +50,11 @@ _AUTOSCALER_LABELS: Final = (
     "karpenter.sh/provisioner-name",
     "eks.amazonaws.com/compute-type",
 )
+_AUTOPILOT: Final = "gk3-"
+"""What the names of nodes of GKE's Autopilot begin with: it makes them as pods ask for them."""
+PROVISIONER: Final = "/apis/karpenter.sh"
+"""Of the API of Karpenter, which EKS Auto Mode and the node auto-provisioning of AKS are made of."""
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _MANY_LABELS: Final = 3
 """Requirements of labels that a sentence names."""
 
@@ -54,13 +70,20 @@ class ClusterNode:
     allocatable: Amounts
     free: Amounts | None = None
     """What no pod has asked for; None where the pods are not known."""
-    ready: bool = True
+    ready: bool | None = True
+    """None where the node does not say."""
     cordoned: bool = False
     """Whether an administrator keeps new pods away from it."""
     partial: bool = False
     """Whether `allocatable` is not all that it has: a pool of which only some amounts are known."""
     most: int | None = None
     """Of a pool, how many nodes there may be; None where that is not known."""
+    unread: Mapping[str, str] = attrs.field(factory=dict)
+    """What the node says that is not understood: resource → its text."""
+
+    def has(self, resource: str) -> Decimal | None:
+        """How much of a resource it has in all; None where that is not known."""
+        return self.allocatable.get(resource, None if self.partial else Decimal(0))
 
 
 @attrs.frozen(kw_only=True)
@@ -106,16 +129,15 @@ class ClusterNodes:
         alone = _is_alone(spec)
         there = 0
         for node in self.nodes:
-            there += _held(node, spec, request, alone=alone)
+            there += _held(node, spec, request, wanted, alone=alone)
         for pool in self.pools:
             most = wanted if pool.most is None else pool.most
-            there += most * _held(pool, spec, request, alone=alone)
+            there += most * _held(pool, spec, request, wanted, alone=alone)
         return min(wanted, there)
 
     def largest(self, resource: str) -> Decimal:
-        """The most of a resource that any node has or can have."""
-        every = (*self.nodes, *self.pools)
-        return max((node.allocatable.get(resource, Decimal(0)) for node in every), default=Decimal(0))
+        """The most of a resource that any node is known to have, or can have."""
+        return max((node.has(resource) or Decimal(0) for node in (*self.nodes, *self.pools)), default=Decimal(0))
 
 
 def cluster_nodes(
@@ -124,50 +146,59 @@ def cluster_nodes(
     *,
     pools: Iterable[Mapping[str, Any]] = (),
     status: str = "",
+    provisioned: bool = False,
 ) -> ClusterNodes:
     """The nodes of a cluster, from the items of `GET /api/v1/nodes`.
 
     `pods` are those of all namespaces, where they may be listed; `pools` are of the settings; `status` is the text of
-    cluster-autoscaler's ConfigMap kube-system/cluster-autoscaler-status, where it is there.
+    cluster-autoscaler's ConfigMap kube-system/cluster-autoscaler-status, where it is there; `provisioned` says that the
+    cluster has `PROVISIONER`, which makes nodes as pods ask for them.
     """
-    used: dict[str, dict[str, Decimal]] | None = None
+    used: dict[str, dict[str, Decimal | None]] | None = None
     if pods is not None:
         used = {}
         for pod in pods:
             spec = pod.get("spec") or {}
             if spec.get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-                total = used.setdefault(spec["nodeName"], {})
-                for resource, wanted in pod_request(spec).items():
-                    total[resource] = total.get(resource, Decimal(0)) + wanted
+                add(used.setdefault(spec["nodeName"], {}), pod_request(spec))
     nodes = tuple(_node(item, None if used is None else used.get(name(item), {})) for item in items)
     added = tuple(map(_pool, pools))
-    tells = any(any(label in node.labels for label in _AUTOSCALER_LABELS) for node in nodes)
-    return ClusterNodes(nodes=nodes, pools=added, grows=not added and (tells or _scales_up(status)))
+    tells = any(
+        node.name.startswith(_AUTOPILOT) or any(label in node.labels for label in _AUTOSCALER_LABELS) for node in nodes
+    )
+    return ClusterNodes(nodes=nodes, pools=added, grows=not added and (tells or provisioned or _scales_up(status)))
 
 
 def pod_request(spec: Object) -> Amounts:
     """What a pod asks of its node: the sum of its containers', or what its largest init container asks; one pod.
 
+    What is asked for the pod as a whole counts instead of its containers' sum.
     https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
     """
-    total: dict[str, Decimal] = {}
+    total: dict[str, Decimal | None] = {}
     for container in spec.get("containers") or ():
-        _add(total, _asked(container))
-    sidecars: dict[str, Decimal] = {}
-    most: dict[str, Decimal] = {}
+        add(total, _asked(container))
+    sidecars: dict[str, Decimal | None] = {}
+    most: dict[str, Decimal | None] = {}
     for container in spec.get("initContainers") or ():
         asked = _asked(container)
         if container.get("restartPolicy") == "Always":
-            _add(sidecars, asked)
-            _add(total, asked)
+            add(sidecars, asked)
+            add(total, asked)
         else:
-            for resource, wanted in asked.items():
-                most[resource] = max(most.get(resource, Decimal(0)), wanted + sidecars.get(resource, Decimal(0)))
-    for resource, wanted in most.items():
-        total[resource] = max(total.get(resource, Decimal(0)), wanted)
-    for resource, wanted in (spec.get("overhead") or {}).items():
-        total[resource] = total.get(resource, Decimal(0)) + amount(wanted)
-    return {**{resource: wanted for resource, wanted in total.items() if wanted}, "pods": Decimal(1)}
+            add(asked, {resource: beside for resource, beside in sidecars.items() if resource in asked})
+            _raise(most, asked)
+    _raise(total, most)
+    total |= _asked(spec)
+    add(total, {resource: amount(text) for resource, text in (spec.get("overhead") or {}).items()})
+    return {**{resource: wanted for resource, wanted in total.items() if wanted != 0}, "pods": Decimal(1)}
+
+
+def add(total: dict[str, Decimal | None], amounts: Amounts) -> None:
+    """Add amounts to a sum: with one that is not known it is not known either."""
+    for resource, wanted in amounts.items():
+        there = total.get(resource, Decimal(0))
+        total[resource] = None if there is None or wanted is None else there + wanted
 
 
 def obstacle(node: ClusterNode, spec: Object, request: Amounts) -> Obstacle | None:
@@ -180,22 +211,23 @@ def obstacle(node: ClusterNode, spec: Object, request: Amounts) -> Obstacle | No
         return Obstacle(kind="labels", words=mismatch)
     for taint in node.taints:
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not _is_tolerated(taint, spec):
-            passing = str(taint.get("key", "")).startswith(_PASSING_TAINTS)
-            if not passing:
+            key = str(taint.get("key", ""))
+            # A cluster may tolerate for the pods that ask for a resource the taint of its name (the admission plug-in
+            # ExtendedResourceToleration, which GKE runs).
+            if not key.startswith(_PASSING_TAINTS) and not ("/" in key and key in request):
                 return Obstacle(kind="taint", words=taint_text(taint))
     for resource, wanted in _telling_first(request):
-        there = node.allocatable.get(resource)
-        if there is None and node.partial:
-            continue
-        if wanted > (there or 0):
-            return Obstacle(kind="capacity", resource=resource, amount=there or Decimal(0))
+        there = node.has(resource)
+        if there is not None and wanted > there:
+            return Obstacle(kind="capacity", resource=resource, amount=there)
     if not node.ready:
         return Obstacle(kind="down")
     if node.cordoned:
         return Obstacle(kind="cordoned")
     for resource, wanted in _telling_first(request):
-        if node.free is not None and wanted > node.free.get(resource, Decimal(0)):
-            return Obstacle(kind="free", resource=resource, amount=max(Decimal(0), node.free.get(resource, Decimal(0))))
+        left = Decimal(0) if node.free is None else node.free.get(resource, node.has(resource))
+        if node.free is not None and left is not None and wanted > left:
+            return Obstacle(kind="free", resource=resource, amount=max(Decimal(0), left))
     return None
 
 
@@ -225,8 +257,10 @@ def obstacles_text(spec: Object, nodes: ClusterNodes) -> str:
     return "; ".join([text, *largest])
 
 
-def amount_text(resource: str, value: Decimal) -> str:
+def amount_text(resource: str, value: Decimal | None) -> str:
     """An amount of a resource as a person reads it: "4 × nvidia.com/gpu", "8 CPUs", "64Gi of memory"."""
+    if value is None:
+        return f"an unknown amount of {resource}"
     if resource == "cpu":
         return f"{_plain(value)} CPU{'' if value == 1 else 's'}"
     if resource == "memory":
@@ -272,20 +306,26 @@ def largest_text(spec: Object, nodes: ClusterNodes) -> tuple[str, str]:
 # Reading
 
 
-def _node(item: Object, used: Mapping[str, Decimal] | None) -> ClusterNode:
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    allocatable = {resource: amount(text) for resource, text in (status.get("allocatable") or {}).items()}
-    free = None
+def _node(item: Object, used: Amounts | None) -> ClusterNode:
+    spec, texts = item.get("spec") or {}, (item.get("status") or {}).get("allocatable") or {}
+    allocatable = {resource: amount(text) for resource, text in texts.items()}
+    free: dict[str, Decimal | None] | None = None
     if used is not None:
-        free = {resource: there - used.get(resource, Decimal(0)) for resource, there in allocatable.items()}
+        free = {}
+        for resource, there in allocatable.items():
+            taken = used.get(resource, Decimal(0))
+            free[resource] = None if there is None or taken is None else there - taken
+    is_ready = condition(item, "Ready") is not None
     return ClusterNode(
         name=name(item),
         labels=(item.get("metadata") or {}).get("labels") or {},
         taints=tuple(spec.get("taints") or ()),
         allocatable=allocatable,
         free=free,
-        ready=condition(item, "Ready") is not None,
+        ready=is_ready or (False if stated_condition(item, "Ready") is not None else None),
         cordoned=bool(spec.get("unschedulable")),
+        partial=not texts,
+        unread={resource: str(texts[resource]) for resource, there in allocatable.items() if there is None},
     )
 
 
@@ -293,7 +333,7 @@ def _pool(pool: Mapping[str, Any]) -> ClusterNode:
     """A pool of the settings: amounts that it does not name are not known, and refuse nothing."""
     from stoker.core.accelerators import Accelerator
 
-    allocatable: dict[str, Decimal] = {}
+    allocatable: dict[str, Decimal | None] = {}
     for field, resource in (("cpu_count", "cpu"), ("memory", "memory"), ("disk", "ephemeral-storage")):
         if pool.get(field) is not None:
             allocatable[resource] = Decimal(str(pool[field]))
@@ -325,43 +365,43 @@ def _pool(pool: Mapping[str, Any]) -> ClusterNode:
 
 
 def _scales_up(status: str) -> bool:
-    """Whether cluster-autoscaler's status shows a group that has fewer nodes than it may have.
+    """Whether cluster-autoscaler's status shows a group that has fewer nodes than it may have, or no group at all, as
+    long as it starts or in a form that is not understood.
 
     https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md, in the text of before 1.30 and the
     YAML of later versions.
     """
-    groups = re.findall(r"cloudProviderTarget[=:]\s*(\d+).*?maxSize[=:]\s*(\d+)", status, re.DOTALL)
-    return any(int(target) < int(most) for target, most in groups)
+    groups = re.findall(r"cloudProviderTarget[=:]\s*([0-9]+).*?maxSize[=:]\s*([0-9]+)", status, re.DOTALL)
+    return any(int(target) < int(most) for target, most in groups) if groups else bool(status.strip())
 
 
-def _asked(container: Object) -> dict[str, Decimal]:
+def _asked(container: Object) -> dict[str, Decimal | None]:
     """What one container asks for: its requests, and where it gives none its limits."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {resource: amount(text) for resource, text in asked.items()}
 
 
-def _add(total: dict[str, Decimal], amounts: Amounts) -> None:
+def _raise(total: dict[str, Decimal | None], amounts: Amounts) -> None:
+    """Have `total` be no less than `amounts`."""
     for resource, wanted in amounts.items():
-        total[resource] = total.get(resource, Decimal(0)) + wanted
+        there = total.get(resource, Decimal(0))
+        total[resource] = None if there is None or wanted is None else max(there, wanted)
 
 
 # Matching
 
 
-def _held(node: ClusterNode, spec: Object, request: Amounts, *, alone: bool) -> int:
-    """How many such pods a node can ever hold at once."""
+def _held(node: ClusterNode, spec: Object, request: Amounts, wanted: int, *, alone: bool) -> int:
+    """How many of `wanted` such pods a node can ever hold at once."""
     found = obstacle(attrs.evolve(node, free=None, ready=True, cordoned=False), spec, request)
     if found is not None:
         return 0
     if alone:
         return 1
-    counts = [
-        int(node.allocatable[resource] // wanted)
-        for resource, wanted in request.items()
-        if resource in node.allocatable
-    ]
-    return min(counts, default=1)
+    amounts = ((node.has(resource), each) for resource, each in request.items())
+    known = [(there, each) for there, each in amounts if there is not None and each is not None]
+    return min((int(there // each) for there, each in known if there < each * wanted), default=wanted)
 
 
 def _is_alone(spec: Object) -> bool:
@@ -450,24 +490,22 @@ def _expression_fits(labels: Mapping[str, str], expression: Object) -> bool:
     key, values = str(expression.get("key", "")), [str(value) for value in expression.get("values") or ()]
     value = labels.get(key)
 
-    def compares(test: Callable[[int, int], bool]) -> bool:
-        if value is None or not values:
-            return False
-        try:
-            return test(int(value), int(values[0]))
-        except ValueError:
-            return False
-
     operators: Mapping[str, Callable[[], bool]] = {
         "In": lambda: value in values,
         "NotIn": lambda: value not in values,
         "Exists": lambda: value is not None,
         "DoesNotExist": lambda: value is None,
-        "Gt": lambda: compares(lambda mine, bound: mine > bound),
-        "Lt": lambda: compares(lambda mine, bound: mine < bound),
+        "Gt": lambda: _is_above(value, next(iter(values), None)),
+        "Lt": lambda: _is_above(next(iter(values), None), value),
     }
     test = operators.get(str(expression.get("operator")))
     return test is not None and test()
+
+
+def _is_above(text: str | None, bound: str | None) -> bool:
+    """Whether two values of labels or taints are whole numbers, by the scheduler's reading, and the first is larger."""
+    numbers = [int(each) for each in (text, bound) if each is not None and _WHOLE.fullmatch(each)]
+    return len(numbers) == 2 and numbers[0] > numbers[1]
 
 
 def _expression_text(expression: Object) -> str:
@@ -489,7 +527,9 @@ def _is_tolerated(taint: Object, spec: Object) -> bool:
             if exists:
                 return True
             continue
-        if each["key"] == taint.get("key") and (exists or (each.get("value") or "") == (taint.get("value") or "")):
+        mine, theirs = str(each.get("value") or ""), str(taint.get("value") or "")
+        compared = {"Gt": _is_above(theirs, mine), "Lt": _is_above(mine, theirs)}
+        if each["key"] == taint.get("key") and (exists or compared.get(str(each.get("operator")), mine == theirs)):
             return True
     return False
 
@@ -498,8 +538,9 @@ def _is_tolerated(taint: Object, spec: Object) -> bool:
 
 
 def _telling_first(request: Amounts) -> Sequence[tuple[str, Decimal]]:
-    """Devices first, then what else is asked for: a node without the GPUs is not called short of CPUs."""
-    return sorted(request.items(), key=lambda pair: (not nodelabels.is_device(pair[0]), pair[0] == "pods"))
+    """What is known of a request: devices first, so that a node without the GPUs is not called short of CPUs."""
+    known = [(resource, wanted) for resource, wanted in request.items() if wanted is not None]
+    return sorted(known, key=lambda pair: (not nodelabels.is_device(pair[0]), pair[0] == "pods"))
 
 
 def _group_text(alike: Sequence[Obstacle], *, alone: bool) -> str:

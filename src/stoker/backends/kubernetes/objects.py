@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 import time
 from decimal import Decimal
@@ -14,15 +15,20 @@ Object = Mapping[str, Any]
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 """Label and annotation of an Indexed Job's pod: https://kubernetes.io/docs/reference/labels-annotations-taints/"""
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
-_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+)([numkMGTPE]i?|[eE][+-]?\d+)?")
+_QUANTITY: Final = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
-_UNITS: Final = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)},
-    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
-}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, **{letter: 3 * power for power, letter in enumerate("kMGTPE", 1)}}
+_BINARY: Final = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)}
+_FINEST: Final = -9
+"""The power of ten below which the API rounds a quantity, away from zero."""
+_MOST_BINARY: Final = 2**63 - 1
+"""The most that the API makes of a quantity with a binary suffix."""
+_LONGEST: Final = 1000
+"""Letters of a quantity, and powers of ten in one, beyond which it is no number that anybody has."""
+_TIME: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:)([0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+"""https://www.rfc-editor.org/rfc/rfc3339#section-5.6"""
 
 
 def uid(item: Object) -> str:
@@ -38,18 +44,20 @@ def name(item: Object) -> str:
 
 def condition(item: Object, kind: str) -> Object | None:
     """The condition of a kind if it holds; None where it is absent, false or unknown."""
-    for each in (item.get("status") or {}).get("conditions") or ():
-        if each.get("type") == kind and each.get("status") == "True":
-            return each  # type: ignore[no-any-return]
-    return None
+    found = stated_condition(item, kind)
+    return found if found is not None and found.get("status") == "True" else None
 
 
 def denied_condition(item: Object, kind: str) -> Object | None:
     """The condition of a kind if it is said not to hold."""
-    for each in (item.get("status") or {}).get("conditions") or ():
-        if each.get("type") == kind and each.get("status") == "False":
-            return each  # type: ignore[no-any-return]
-    return None
+    found = stated_condition(item, kind)
+    return found if found is not None and found.get("status") == "False" else None
+
+
+def stated_condition(item: Object, kind: str) -> Object | None:
+    """The condition of a kind, whatever it says."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), None)
 
 
 def phase(pod: Object) -> str:
@@ -130,13 +138,27 @@ def waiting(pod: Object) -> Object | None:
 
 
 def seconds(text: Any) -> float | None:
-    """Seconds since the epoch of a time of the API; None for none."""
-    if not text:
+    """Seconds since the epoch of a time of the API; None for none, and for a text that is no time."""
+    moment = nanoseconds(text)
+    return None if moment is None else moment / 1_000_000_000
+
+
+def nanoseconds(text: Any) -> int | None:
+    """Nanoseconds since the epoch of a time such as "2026-11-21T04:53:50.816630166Z"; None for another text."""
+    match = _TIME.fullmatch(str(text))
+    whole = None if match is None else _whole_seconds(match[1], match[2], match[3], match[5].upper())
+    if match is None or whole is None:
         return None
-    # Python 3.10 reads neither "Z" nor more than six digits of a second.
-    plain = re.sub(r"\.(\d{1,6})\d*", r".\1", str(text).replace("Z", "+00:00"))
-    try:
-        return datetime.datetime.fromisoformat(plain).timestamp()
+    return whole * 1_000_000_000 + int(f"{match[4] or ''}000000000"[:9])
+
+
+@functools.lru_cache(maxsize=64)
+def _whole_seconds(date: str, clock: str, second: str, zone: str) -> int | None:
+    """Seconds since the epoch; of lines that come together it is the same."""
+    leap = second == "60"
+    try:  # Python 3.10 does not read "Z"
+        text = f"{date}T{clock}{'59' if leap else second}{'+00:00' if zone == 'Z' else zone}"
+        return int(datetime.datetime.fromisoformat(text).timestamp()) + leap
     except ValueError:
         return None
 
@@ -184,15 +206,23 @@ def event_count(event: Object) -> int:
     return int(event.get("count") or (event.get("series") or {}).get("count") or 1)
 
 
-def amount(quantity: Any) -> Decimal:
-    """The number that a quantity of the API stands for: "500m" is 0.5, "64Mi" is 67108864; 0 for what is none."""
-    match = _QUANTITY.fullmatch(str(quantity).strip())
+def amount(quantity: Any) -> Decimal | None:
+    """The number that a quantity of the API stands for: "500m" is 0.5, "64Mi" is 67108864; None for what is none."""
+    text = str(quantity).strip()
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        return Decimal(0)
-    number, unit = match[1], match[2] or ""
-    if unit[:1] in "eE" and unit[1:].lstrip("+-").isdecimal():
-        return Decimal(f"{number}{unit}")
-    return Decimal(number) * _UNITS.get(unit, Decimal(1))
+        return None
+    whole, _, fraction = match[2].partition(".")
+    unit = match[3] or ""
+    digits, power = int(whole + fraction) * _BINARY.get(unit, 1), -len(fraction)
+    power += int(unit[1:]) if unit[1:] and unit not in _BINARY else _DECIMAL.get(unit, 0)
+    if abs(power) > _LONGEST:
+        return None
+    if power < _FINEST:
+        digits, power = -(-digits // 10 ** (_FINEST - power)), _FINEST
+    if unit in _BINARY and digits > _MOST_BINARY * 10**-power:
+        digits, power = _MOST_BINARY, 0
+    return Decimal(f"{match[1]}{digits}e{power}")
 
 
 def indexes(text: str) -> list[range]:
@@ -204,6 +234,12 @@ def indexes(text: str) -> list[range]:
 def has_index(text: str, index: int) -> bool:
     """Whether a list of indexes names one."""
     return any(index in part for part in indexes(text))
+
+
+def version_numbers(version: Object) -> tuple[int, int] | None:
+    """The numbers of a server's version, from what it answers to GET /version: clouds write "29+"; None for none."""
+    major, minor = (re.match("[0-9]{1,9}", str(version.get(part, ""))) for part in ("major", "minor"))
+    return None if major is None or minor is None else (int(major[0]), int(minor[0]))
 
 
 def is_default_class(storage: Object) -> bool:

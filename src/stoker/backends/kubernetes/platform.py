@@ -33,7 +33,7 @@ from stoker.backends.kubernetes.deletions import Deletions
 from stoker.backends.kubernetes.explaining import Explanations
 from stoker.backends.kubernetes.follow import LATE, OWNER, Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodLog, PodOrder
-from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, uid
+from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, uid, version_numbers
 from stoker.backends.kubernetes.pending import Pending, no_news
 from stoker.backends.kubernetes.pools import PoolPod, WarmPods
 from stoker.backends.kubernetes.refusals import refusal_of
@@ -304,8 +304,8 @@ class KubernetesPlatform:
         """Whether an element of an Indexed Job may fail without the others: since Kubernetes 1.29."""
         if self._by_index is None:
             version = self._cluster.get("/version")
-            digits = "".join(letter for letter in str(version.get("minor", "")) if letter.isdecimal())
-            self._by_index = str(version.get("major")) != "1" or int(digits or 0) >= 29
+            told = version_numbers(version)
+            self._by_index = told is not None and told >= (1, 29)
         return self._by_index
 
     def send_alone(self, handles: Sequence[KubernetesHandle]) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Iterator, Mapping, Sequence
 
@@ -22,7 +23,7 @@ from stoker.backends.kubernetes.check import OWN_IMAGE
 from stoker.backends.kubernetes.claims import MOUNT, ClaimStore, claim_mount, claim_store
 from stoker.backends.kubernetes.client import ApiError, Cluster
 from stoker.backends.kubernetes.drivers import DRIVER_FIX, account_of_driver, driver_lacks
-from stoker.backends.kubernetes.nodes import plain_text
+from stoker.backends.kubernetes.nodes import amount_text
 from stoker.backends.kubernetes.objects import Object, amount, condition, is_default_class, name, seconds
 from stoker.backends.kubernetes.pending import Patience, why_pending
 from stoker.backends.kubernetes.pods import PodMount, PodRequest, groups_of, pod_template
@@ -193,15 +194,14 @@ def node_checks(cluster: Api) -> Iterator[Check]:
     ready = [node for node in nodes if condition(node, "Ready") is not None]
     cordoned = sum(bool((node.get("spec") or {}).get("unschedulable")) for node in nodes)
     largest = {
-        resource: max((_allocatable(node, resource) for node in ready), default=amount(0))
+        resource: max((known for node in ready if (known := _allocatable(node, resource)) is not None), default=None)
         for resource in ("cpu", "memory")
     }
     words = (
         f"{len(ready)} of {count_text(len(nodes), 'node')} ready" if len(ready) < len(nodes) else f"{len(nodes)} ready"
     )
-    size = (
-        f"the largest has {plain_text('cpu', largest['cpu'])} CPUs, {plain_text('memory', largest['memory'])} of memory"
-    )
+    amounts = [amount_text(resource, most) for resource, most in largest.items()]
+    size = f"the largest has {', '.join(amounts)}"
     yield Check(
         name="nodes",
         found="; ".join(filter(None, [words, f"{cordoned} cordoned" if cordoned else "", size if ready else ""])),
@@ -220,7 +220,7 @@ def _accelerator_checks(nodes: Sequence[Object]) -> Iterator[Check]:
         resources = [
             (resource, _allocatable(node, resource))
             for resource in (node.get("status") or {}).get("allocatable") or {}
-            if nodelabels.is_device(resource) and _allocatable(node, resource)
+            if nodelabels.is_device(resource) and _allocatable(node, resource) != 0
         ]
         told = device is not None and (labels.get("nvidia.com/gpu.present") == "true" or device.known)
         if told and not resources and device is not None:
@@ -228,7 +228,7 @@ def _accelerator_checks(nodes: Sequence[Object]) -> Iterator[Check]:
         for resource, count in resources:
             model = f" {device.name}" if device is not None else " of a model that no label tells"
             driver = nodelabels.driver_of(labels)
-            text = f"{plain_text(resource, count)} × {resource},{model}{f', driver {driver}' if driver else ''}"
+            text = f"{amount_text(resource, count)},{model}{f', driver {driver}' if driver else ''}"
             groups.setdefault(text, []).append(node)
     lines = [f"{count_text(len(alike), 'node')} with {text}" for text, alike in sorted(groups.items())]
     yield Check(name="accelerators", found="; ".join(lines) or "none")
@@ -243,7 +243,7 @@ def _accelerator_checks(nodes: Sequence[Object]) -> Iterator[Check]:
         )
 
 
-def _allocatable(node: Object, resource: str) -> Any:
+def _allocatable(node: Object, resource: str) -> Decimal | None:
     return amount(((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
 
 

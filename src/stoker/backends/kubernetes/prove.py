@@ -7,6 +7,7 @@ or an account may not ask, nothing is refused: what could not be proved is said.
 
 from __future__ import annotations
 
+import itertools
 import json
 from decimal import Decimal
 from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Protocol, Sequence
@@ -17,7 +18,10 @@ from stoker.backends.base.backend import settings_of
 from stoker.backends.kubernetes.check import image_of
 from stoker.backends.kubernetes.client import ApiError, pages
 from stoker.backends.kubernetes.nodes import (
+    PROVISIONER,
+    Amounts,
     ClusterNodes,
+    add,
     amount_text,
     cluster_nodes,
     largest_text,
@@ -33,6 +37,7 @@ from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import Away, BackendError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import StepPlan, reporter_of
+from stoker.core.words import count_text, shown
 
 NO_NODE: Final = "STK285"
 ABOVE_QUOTA: Final = "STK286"
@@ -287,12 +292,12 @@ def items(cluster: Api, path: str) -> list[dict[str, Any]]:
     return [one for page in pages(cluster, path, limit=PAGE) for one in page.get("items") or ()]
 
 
-def scaling_status(cluster: Api) -> str:
-    """The text of cluster-autoscaler's status; empty where there is none, or it may not be read."""
+def scaling_status(cluster: Api) -> str | None:
+    """The text of cluster-autoscaler's status; empty where there is none, None where it may not be read."""
     try:
         return str((cluster.get(_AUTOSCALER).get("data") or {}).get("status", ""))
-    except ApiError:
-        return ""
+    except ApiError as error:
+        return "" if error.status == 404 else None
 
 
 @attrs.frozen(kw_only=True)
@@ -332,6 +337,11 @@ class _Facts:
         first = reporter_of(needs[0].step)
         for what, why in self._unread.items():
             yield first.info(NOT_PROVED, f"{what} is not proved", why)
+
+    def _tell_unread(self, kind: str, thing: Object, resource: str, text: Any) -> None:
+        """What the cluster says of itself and is not understood is told once."""
+        why = f"the {kind} '{name(thing)}' says {shown(text)}, which is no quantity of Kubernetes"
+        self._unread[f"whether the {kind} '{name(thing)}' allows the steps their {resource}"] = why
 
     # The namespace and the rights in it
 
@@ -402,22 +412,34 @@ class _Facts:
     def _places(self, need: PodNeed, report: Reporter) -> Iterator[Finding]:
         nodes = self._read_nodes()
         spec = need.template.get("spec") or {}
-        if nodes is None or nodes.grows or nodes.places(spec, need.pods) >= need.pods:
+        if nodes is None:
             return
-        nodes = attrs.evolve(nodes, grows=self._grows())
-        if nodes.grows:
+        for resource in pod_request(spec):
+            unread = [node for node in nodes.nodes if resource in node.unread]
+            for node in unread[:1]:
+                more = f" ({count_text(len(unread), 'node')})" if len(unread) > 1 else ""
+                says = f"the node {node.name} says {shown(node.unread[resource])}"
+                why = f"{says}, which is no quantity of Kubernetes{more}"
+                self._unread[f"whether nodes have the {resource} that steps ask for"] = why
+        if nodes.grows or nodes.places(spec, need.pods) >= need.pods:
             return
+        grows = self._grows()
+        if grows:
+            return
+        tell, why = report.error, "it would wait for ever"
+        if grows is None or not nodes.nodes:
+            tell, why = report.warning, "it waits until there is one, and whether an autoscaler adds it is not known"
         fix = "ask for less, or for what the nodes have; a pool that an autoscaler adds is named by `pools`"
         there = nodes.places(spec, need.pods)
         if need.pods > 1 and there:
             what = f"asks for {need.pods} nodes at once with {_asked(spec)} each, and the cluster has {there} such"
-            yield report.error(NO_NODE, what, "it would wait for ever", fix)
+            yield tell(NO_NODE, what, why, fix)
             return
         wanted, known = largest_text(spec, nodes)
         what = f"asks for {wanted}: {known}" if wanted else f"no node can take its pod: {known}"
         if not nodes.nodes:
             what = "no node can take its pod: the cluster has none, and `pools` names none that it fits"
-        yield report.error(NO_NODE, what, "it would wait for ever", fix)
+        yield tell(NO_NODE, what, why, fix)
 
     def _read_nodes(self) -> ClusterNodes | None:
         what = "whether any node can take the steps"
@@ -430,9 +452,14 @@ class _Facts:
                 self._unread[what] = "this account may not list nodes: the right is one on the whole cluster"
         return None if self._nodes is None else cluster_nodes(self._nodes, pools=self._pools)
 
-    def _grows(self) -> bool:
-        """Whether an autoscaler may add what nobody has named; asked for only before something is refused."""
-        return cluster_nodes(self._nodes or (), pools=self._pools, status=scaling_status(self._cluster)).grows
+    def _grows(self) -> bool | None:
+        """Whether an autoscaler may add what nobody has named, None where this account may not know; asked for only
+        before something is refused."""
+        if self._pools:
+            return False
+        provisioned, status = self._exists(PROVISIONER), scaling_status(self._cluster)
+        grows = cluster_nodes(self._nodes or (), status=status or "", provisioned=bool(provisioned)).grows
+        return grows or (None if provisioned is None or status is None else False)
 
     # Quotas and ranges
 
@@ -445,9 +472,12 @@ class _Facts:
             if (quota.get("spec") or {}).get("scopes") or (quota.get("spec") or {}).get("scopeSelector"):
                 continue  # it may be another's
             for resource, text in ((quota.get("spec") or {}).get("hard") or {}).items():
-                asked = _charged(resource, requests, limits, need.pods)
+                asked, most = _charged(resource, requests, limits, need.pods), amount(text)
                 kind = resource.removeprefix("requests.").removeprefix("limits.")
                 if asked is None:
+                    continue
+                if most is None:
+                    self._tell_unread("quota", quota, resource, text)
                     continue
                 if not asked and kind in _STANDARD and resource not in defaults and kind not in defaults:
                     which = "a limit" if resource.startswith("limits.") else "an amount"
@@ -458,16 +488,30 @@ class _Facts:
                         f"the API server refuses pods without {resource}",
                         f"say how much: resources.{_FIELDS.get(kind, kind)}",
                     )
-                elif asked > amount(text):
+                elif asked > most:
                     yield report.error(
                         ABOVE_QUOTA,
                         f"asks for {amount_text(kind, asked)}{' in all' if need.pods > 1 else ''}, and the quota "
                         f"'{name(quota)}' of the namespace '{need.namespace}' never gives more than "
-                        f"{plain_text(kind, amount(text))}",
+                        f"{plain_text(kind, most)}",
                         "it would wait for ever",
                         "ask for less, have the quota raised, or use another namespace",
                     )
-        yield from _ranges(need, facts.ranges, report)
+        yield from self._ranges(need, facts.ranges, report)
+
+    def _ranges(self, need: PodNeed, ranges: Sequence[Object], report: Reporter) -> Iterator[Finding]:
+        """https://kubernetes.io/docs/concepts/policy/limit-range/"""
+        containers = (need.template.get("spec") or {}).get("containers") or ()
+        rules = [(each, rule) for each in ranges for rule in (each.get("spec") or {}).get("limits") or ()]
+        for (each, rule), container in itertools.product(rules, containers):
+            resources = container.get("resources") or {}
+            for word, first, second in (("max", "limits", "requests"), ("min", "requests", "limits")):
+                for resource, text in (rule.get(word) or {}).items() if rule.get("type") == "Container" else ():
+                    asked, bound = _either(resources, resource, first, second), amount(text)
+                    if bound is None:
+                        self._tell_unread("limit range", each, resource, text)
+                    elif asked is not None and (asked > bound if word == "max" else asked < bound):
+                        yield _out_of_range(need, each, resource, asked, bound, report, above=word == "max")
 
     def _read_namespace(self, namespace: str) -> _Namespace:
         if namespace not in self._namespaces:
@@ -554,18 +598,16 @@ def _asked(spec: Object) -> str:
     return joined(texts) if texts else "a place"
 
 
-def _limits(spec: Object) -> dict[str, Decimal]:
+def _limits(spec: Object) -> Amounts:
     """The limits of all containers together; of a container without one nothing is counted."""
-    total: dict[str, Decimal] = {}
+    total: dict[str, Decimal | None] = {}
     for container in spec.get("containers") or ():
-        for resource, text in ((container.get("resources") or {}).get("limits") or {}).items():
-            total[resource] = total.get(resource, Decimal(0)) + amount(text)
+        limits = (container.get("resources") or {}).get("limits") or {}
+        add(total, {resource: amount(text) for resource, text in limits.items()})
     return total
 
 
-def _charged(
-    resource: str, requests: Mapping[str, Decimal], limits: Mapping[str, Decimal], pods: int
-) -> Decimal | None:
+def _charged(resource: str, requests: Amounts, limits: Amounts, pods: int) -> Decimal | None:
     """What a quota's resource counts of these pods; None for one that does not concern them.
 
     https://kubernetes.io/docs/concepts/policy/resource-quotas/
@@ -574,14 +616,14 @@ def _charged(
         return Decimal(pods)
     if resource == "count/jobs.batch":
         return Decimal(1)
-    if resource.startswith("limits."):
-        return limits.get(resource.removeprefix("limits."), Decimal(0)) * pods
     kind = resource.removeprefix("requests.")
-    if kind in _STANDARD:
-        return requests.get(kind, Decimal(0)) * pods
-    if resource.startswith("requests.") and "/" in kind and not kind.endswith("storage"):
-        return requests.get(kind, Decimal(0)) * pods
-    return None
+    if resource.startswith("limits."):
+        each = limits.get(resource.removeprefix("limits."), Decimal(0))
+    elif kind in _STANDARD or (kind != resource and "/" in kind and not kind.endswith("storage")):
+        each = requests.get(kind, Decimal(0))
+    else:
+        return None
+    return None if each is None else each * pods
 
 
 def _defaults(ranges: Sequence[Object]) -> set[str]:
@@ -597,27 +639,8 @@ def _defaults(ranges: Sequence[Object]) -> set[str]:
     return found
 
 
-def _ranges(need: PodNeed, ranges: Sequence[Object], report: Reporter) -> Iterator[Finding]:
-    """https://kubernetes.io/docs/concepts/policy/limit-range/"""
-    for each in ranges:
-        for rule in (each.get("spec") or {}).get("limits") or ():
-            if rule.get("type") != "Container":
-                continue
-            for container in (need.template.get("spec") or {}).get("containers") or ():
-                resources = container.get("resources") or {}
-                for resource, text in (rule.get("max") or {}).items():
-                    most = _either(resources, resource, "limits", "requests")
-                    if most is not None and most > amount(text):
-                        yield _out_of_range(need, each, resource, most, amount(text), report, above=True)
-                for resource, text in (rule.get("min") or {}).items():
-                    least = _either(resources, resource, "requests", "limits")
-                    if least is not None and least < amount(text):
-                        yield _out_of_range(need, each, resource, least, amount(text), report, above=False)
-
-
 def _either(resources: Object, resource: str, first: str, second: str) -> Decimal | None:
-    text = (resources.get(first) or {}).get(resource) or (resources.get(second) or {}).get(resource)
-    return None if text is None else amount(text)
+    return amount((resources.get(first) or {}).get(resource, (resources.get(second) or {}).get(resource)))
 
 
 def _out_of_range(

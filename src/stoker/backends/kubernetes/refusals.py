@@ -161,7 +161,8 @@ def _of_right(denied: Denied) -> ServerRefusal:
 
 def _of_quota(parts: Mapping[str, str]) -> ServerRefusal:
     requested, used, limited = (_pairs(parts[key]) for key in ("requested", "used", "limited"))
-    never = [name for name, text in requested.items() if amount(text) > amount(limited.get(name, "0"))]
+    pairs = ((name, amount(text), amount(limited.get(name))) for name, text in requested.items())
+    never = [name for name, asked, most in pairs if asked is not None and most is not None and asked > most]
     sentences = []
     for name in never or requested:
         free = f"{used.get(name, '0')} of {limited.get(name, '?')} in use"

@@ -13,6 +13,7 @@ from typing import Any, Callable, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
 
+from stoker.backends.kubernetes.objects import amount
 from stoker.core import imagenames, units
 from stoker.core.accelerators import VENDORS, Accelerator, model, vendor_name
 from stoker.core.errors import SettingsError, did_you_mean, nearest
@@ -29,6 +30,7 @@ from stoker.core.units import (
     parse_text,
     strict,
 )
+from stoker.core.words import shown
 
 QOS: Final = ("Burstable", "Guaranteed")
 PULL_POLICIES: Final = ("IfNotPresent", "Always", "Never")
@@ -56,6 +58,10 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax
 DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-label-names"""
 _POOL: Final = ("name", "labels", "taints", "nodes", "cpu_count", "memory", "disk", "accelerators", "extended")
+_AMOUNTS: Final = ("requests", "limits", "overhead")
+"""The fields of the API's objects that map resources to quantities."""
+_AMOUNT: Final = ("sizeLimit", "divisor", "storage")
+"""Those that are one quantity."""
 _TEMPLATE: Final = ("metadata", "spec")
 _POD_SETTINGS: Final[Mapping[str, str]] = {
     "node_selectors": "node_selector",
@@ -162,6 +168,14 @@ def parse_place(value: Any) -> Any:
     if isinstance(text, str) and not text.startswith("/"):
         raise SettingsError(f"{text!r} is no full path", fix=f'write "/{text}"')
     return text
+
+
+def parse_amounts(value: Any) -> Any:
+    """Resources and how many of each."""
+    pairs = parse_pairs(value)
+    for name, text in (pairs or {}).items():
+        _check_quantity(text, name)
+    return pairs
 
 
 def parse_pod_resources(value: Any) -> Any:
@@ -437,9 +451,37 @@ def _known(entry: Mapping[str, Any], noun: str, known: tuple[str, ...]) -> None:
 
 def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return json.loads(json.dumps(value, allow_nan=False))  # type: ignore[no-any-return]
+        plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{value!r} cannot be written as JSON: {error}", fix="write plain values") from None
+    _check_quantities(plain, "")
+    return plain
+
+
+def _check_quantities(value: Any, place: str) -> None:
+    """Refuse what stands in an object of the API in the place of a quantity and is none."""
+    if isinstance(value, list):
+        for number, part in enumerate(value):
+            _check_quantities(part, f"{place}[{number}]")
+    for name, part in value.items() if isinstance(value, Mapping) else ():
+        inner = f"{place}.{name}".lstrip(".")
+        if name in _AMOUNTS and isinstance(part, Mapping):
+            for resource, text in part.items():
+                _check_quantity(text, f"{inner}.{resource}")
+        elif name in _AMOUNT and not isinstance(part, (Mapping, list)) and part is not None:
+            _check_quantity(part, inner)
+        else:
+            _check_quantities(part, inner)
+
+
+def _check_quantity(value: Any, place: str) -> None:
+    found = amount(value)
+    if found is not None and found >= 0:
+        return
+    bare = "".join(str(value).split()).rstrip("Bb")
+    near = next((text for text in (bare.upper(), bare.title(), bare) if text != value and amount(text) is not None), "")
+    fix = f'write "{near}"' if near and found is None else 'write a number such as 2, "500m", "16Gi" or "10G"'
+    raise SettingsError(f"{place}: {shown(value)} is no quantity of Kubernetes", fix=fix)
 
 
 @strict
@@ -645,7 +687,7 @@ class KubernetesSettings:
     """Seconds for which the nodes of a gang wait for each other."""
     qos: str | None = attrs.field(default=UNSET, converter=parse_qos)
     """The class of service: "Burstable", or "Guaranteed", where the CPUs asked for are the limit too."""
-    extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
+    extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_amounts)
     """Extended resources and how many of each, beside `ResourceSettings(extended=…)`."""
     efa: int | None = attrs.field(default=UNSET, converter=parse_count)
     """Elastic Fabric Adapters of AWS (`vpc.amazonaws.com/efa`)."""
