@@ -57,7 +57,9 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     from stoker.core.collector import seldom_collected
+    from stoker.pipelines.scripts import watch_script
 
+    watch_script()  # a mistake in a decorator ends a script as one in a pipeline does
     with seldom_collected():
         part = globals()[name] = getattr(importlib.import_module(home), name)
     return part

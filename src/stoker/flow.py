@@ -205,6 +205,9 @@ def __getattr__(name: str) -> Any:
     if home is not None:
         import importlib
 
+        from stoker.pipelines.scripts import watch_script
+
+        watch_script()
         value = getattr(importlib.import_module(home), name)
     else:
         value = _decorator(name)

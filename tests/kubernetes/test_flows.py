@@ -151,7 +151,7 @@ def test_every_word_of_the_decorator_takes_effect(project: Any, nodes: LocalClus
     ("arguments", "words"),
     [
         (["--with", "kubernetes:namespce=a"], "did you mean 'namespace'"),
-        (["--with", "kubernetes:context=a"], "takes no 'context'"),
+        (["--with", "kubernetes:contex=a"], "takes no 'contex'"),
         (["--with", "kubernetes:queue_priority=high"], "for no queue"),
         (["--with", "kubernetes:qos=Guaranteed"], "without cpu_count and memory"),
     ],

@@ -7,20 +7,19 @@ import contextlib
 import importlib.util
 import os
 import sys
-import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, Iterator
 
 import attrs
 
 from stoker.cli.output import ScriptFailed
-from stoker.core import request, units
+from stoker.core import request
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
 from stoker.core.usercode import raised_by_user, user_traceback
-from stoker.pipelines.places import source_line
+from stoker.pipelines.scripts import line_of_settings
 from stoker.run.commandline import COMMAND_LINE, CommandLine
 from stoker.run.program import Program, programs_of
 
@@ -237,7 +236,7 @@ def _report_user_errors() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        error.where = error.where or _line_of_settings(error.__traceback__)
+        error.where = error.where or line_of_settings(error.__traceback__)
         raise
     except StokerError:
         raise
@@ -248,15 +247,3 @@ def _report_user_errors() -> Iterator[None]:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         fix = _ELSEWHERE.get((missing or "").partition(".")[0], "")
         raise ScriptFailed(text + (f"\n  fix: {fix}" if fix else "")) from error
-
-
-def _line_of_settings(trace: TracebackType | None) -> str:
-    """The user's line that makes a class of settings, such as `ResourceSettings(…)`; empty if an error comes from
-    elsewhere."""
-    line = ""
-    for frame, number in traceback.walk_tb(trace):
-        module = str(frame.f_globals.get("__name__", ""))
-        if module == units.__name__:
-            return line
-        line = "" if module.partition(".")[0] == "stoker" else source_line(frame.f_code.co_filename, number)
-    return ""

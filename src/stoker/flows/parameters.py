@@ -72,7 +72,10 @@ class Parameter:
     ) -> None:
         self.where = caller()
         if not str(name).replace("-", "_").isidentifier():
-            raise ParameterError(f"{name!r} cannot be a parameter's name", where=self.where, fix="write letters, _")
+            fix = 'name it by letters, digits, "-" and "_", and not by a digit first'
+            if isinstance(self, IncludeFile) and default is UNSET:
+                fix = f'{fix}; the file is its default: IncludeFile("data", default={str(name)!r})'
+            raise ParameterError(f"{name!r} cannot be a parameter's name", where=self.where, fix=fix)
         if name in _RESERVED:
             raise ParameterError(f"a parameter cannot be called '{name}'", where=self.where, fix="give another name")
         if separator is not None and type not in (None, str):
@@ -205,8 +208,13 @@ class IncludeFile(Parameter):
             with open(path, encoding=self._encoding) as text_file:
                 return text_file.read()
         except (OSError, UnicodeError, LookupError) as error:
+            fix = "name a file that is there and may be read"
+            if isinstance(error, UnicodeError):
+                fix = f"is_text=False for its bytes, or encoding= of a text that is not {self._encoding}"
+            elif isinstance(error, LookupError):
+                fix = 'encoding="utf-8", or another one that Python knows'
             raise ParameterError(
-                f"parameter '{self.name}': the file cannot be read: {error}", where=self.where, fix="name another file"
+                f"parameter '{self.name}': the file {path} cannot be read: {error}", where=self.where, fix=fix
             ) from None
 
     def value_for_step(self, value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 from stoker.core.findings import Finding
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
-from stoker.launchers.arguments import Argument, installed_arguments
+from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (
     SCRIPT,
     Argv,
@@ -52,8 +52,10 @@ LEASED: Final = "the step runs on the devices that it holds; resources.gpu_count
 SECRET: Final = "a command line can be read by everybody on the machine; SageMaker is no launcher of ranks"
 
 FLAG: Final = Argument("flag")
-INT: Final = Argument("int")
-FLOAT: Final = Argument("float")
+COUNT: Final = Argument("int", least=1)
+NATURAL: Final = Argument("int", least=0)
+SHARE: Final = Argument("float", least=0, most=1)
+NUMBER: Final = Argument("float", least=0)
 TEXT: Final = Argument("text")
 TRUTH: Final = Argument("truth")
 YESNO: Final = Argument("yesno")
@@ -77,7 +79,7 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "mixed_precision": Argument("text", ("no", "fp16", "bf16", "fp8")),
     "num_processes": Argument("int", means="num_processes"),
     "num_machines": Argument("int", means="nodes"),
-    "num_cpu_threads_per_process": INT,
+    "num_cpu_threads_per_process": COUNT,
     "enable_cpu_affinity": FLAG,
     "dynamo_backend": Argument(
         "text",
@@ -112,14 +114,14 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "same_network": FLAG,
     "machine_rank": Argument("int", owned=PLACE),
     "main_process_ip": Argument("text", owned=PLACE),
-    "main_process_port": INT,
+    "main_process_port": PORT,
     "tee": TEXT,
     "log_dir": TEXT,
     "role": TEXT,
     "rdzv_backend": TEXT,
     "rdzv_conf": Argument("pairs"),
-    "max_restarts": INT,
-    "monitor_interval": FLOAT,
+    "max_restarts": NATURAL,
+    "monitor_interval": NUMBER,
     # TPU
     "tpu_use_cluster": Argument("switch", flag="--tpu_cluster", off="--no_tpu_cluster"),
     "tpu_use_sudo": FLAG,
@@ -129,13 +131,13 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "downcast_bf16": FLAG,
     # DeepSpeed Arguments
     "deepspeed_config_file": TEXT,
-    "zero_stage": INT,
+    "zero_stage": Argument("int", least=0, most=3),
     "offload_optimizer_device": TEXT,
     "offload_param_device": TEXT,
     "offload_optimizer_nvme_path": TEXT,
     "offload_param_nvme_path": TEXT,
-    "gradient_accumulation_steps": INT,
-    "gradient_clipping": FLOAT,
+    "gradient_accumulation_steps": COUNT,
+    "gradient_clipping": NUMBER,
     "zero3_init_flag": YESNO,
     "zero3_save_16bit_model": YESNO,
     "deepspeed_hostfile": Argument("text", owned=NODES),
@@ -146,7 +148,7 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     # FSDP Arguments
     "fsdp_version": Argument("text", ("1", "2")),
     "fsdp_offload_params": YESNO,
-    "fsdp_min_num_params": INT,
+    "fsdp_min_num_params": NATURAL,
     "fsdp_sharding_strategy": TEXT,
     "fsdp_reshard_after_forward": Argument(
         "yesno", ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
@@ -162,7 +164,7 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "fsdp_activation_checkpointing": YESNO,
     "fsdp_activation_checkpointing_offload": YESNO,
     # Megatron-LM Arguments
-    "megatron_lm_tp_degree": INT,
+    "megatron_lm_tp_degree": COUNT,
     "megatron_lm_use_custom_fsdp": TRUTH,
     "megatron_lm_no_load_optim": TRUTH,
     "megatron_lm_eod_mask_loss": TRUTH,
@@ -170,32 +172,32 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "megatron_lm_no_save_optim": TRUTH,
     "megatron_lm_optimizer_cpu_offload": TRUTH,
     "megatron_lm_use_precision_aware_optimizer": TRUTH,
-    "megatron_lm_decoder_last_pipeline_num_layers": INT,
-    "megatron_lm_pp_degree": INT,
-    "megatron_lm_num_micro_batches": INT,
+    "megatron_lm_decoder_last_pipeline_num_layers": COUNT,
+    "megatron_lm_pp_degree": COUNT,
+    "megatron_lm_num_micro_batches": COUNT,
     "megatron_lm_sequence_parallelism": YESNO,
     "megatron_lm_recompute_activations": YESNO,
     "megatron_lm_use_distributed_optimizer": YESNO,
-    "megatron_lm_gradient_clipping": FLOAT,
+    "megatron_lm_gradient_clipping": NUMBER,
     "megatron_lm_recompute_granularity": TEXT,
     "megatron_lm_recompute_method": TEXT,
-    "megatron_lm_recompute_num_layers": INT,
+    "megatron_lm_recompute_num_layers": COUNT,
     "megatron_lm_attention_backend": TEXT,
-    "megatron_lm_expert_model_parallel_size": INT,
-    "megatron_lm_context_parallel_size": INT,
-    "megatron_lm_attention_dropout": FLOAT,
-    "megatron_lm_hidden_dropout": FLOAT,
+    "megatron_lm_expert_model_parallel_size": COUNT,
+    "megatron_lm_context_parallel_size": COUNT,
+    "megatron_lm_attention_dropout": SHARE,
+    "megatron_lm_hidden_dropout": SHARE,
     "megatron_lm_attention_softmax_in_fp32": YESNO,
-    "megatron_lm_expert_tensor_parallel_size": INT,
+    "megatron_lm_expert_tensor_parallel_size": COUNT,
     "megatron_lm_calculate_per_token_loss": YESNO,
     "megatron_lm_use_rotary_position_embeddings": YESNO,
     # FP8 Arguments
     "fp8_backend": Argument("text", ("ao", "te", "msamp")),
     "fp8_use_autocast_during_eval": FLAG,
-    "fp8_margin": INT,
-    "fp8_interval": INT,
+    "fp8_margin": NATURAL,
+    "fp8_interval": COUNT,
     "fp8_format": Argument("text", ("HYBRID", "E4M3", "E5M2")),
-    "fp8_amax_history_len": INT,
+    "fp8_amax_history_len": COUNT,
     "fp8_amax_compute_algo": Argument("text", ("max", "most_recent")),
     "fp8_override_linear_precision": Argument("yesnos"),
     "fp8_opt_level": Argument("text", ("O1", "O2")),
@@ -207,13 +209,13 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     # MPI Arguments
     "mpirun_hostfile": Argument("text", owned=NODES),
     # ParallelismConfig Arguments
-    "parallelism_config_dp_replicate_size": INT,
-    "parallelism_config_dp_shard_size": INT,
-    "parallelism_config_tp_size": INT,
-    "parallelism_config_cp_size": INT,
+    "parallelism_config_dp_replicate_size": COUNT,
+    "parallelism_config_dp_shard_size": Argument("int", least=-1),
+    "parallelism_config_tp_size": COUNT,
+    "parallelism_config_cp_size": COUNT,
     "parallelism_config_cp_backend": Argument("text", ("torch",)),
     "parallelism_config_cp_comm_strategy": TEXT,
-    "parallelism_config_sp_size": INT,
+    "parallelism_config_sp_size": COUNT,
     "parallelism_config_sp_backend": Argument("text", ("deepspeed",)),
     "parallelism_config_sp_seq_length": TEXT,
     "parallelism_config_sp_seq_length_is_variable": TRUTH,

@@ -41,15 +41,23 @@ class Argument:
     """The option on the command line, where that is not `--` and its name."""
     off: str = attrs.field(default="", kw_only=True)
     """The option that turns a switch off."""
+    least: float | None = attrs.field(default=None, kw_only=True)
+    """The smallest number that it takes; None for any."""
+    most: float | None = attrs.field(default=None, kw_only=True)
+    """The largest one."""
     means: Common = attrs.field(default="", kw_only=True)
     """Stoker's own option with the same meaning; empty for none."""
     owned: str = attrs.field(default="", kw_only=True)
     """Why only Stoker may give it, as a sentence; empty for an argument that users give."""
 
 
+PORT: Final = Argument("int", least=0, most=65535)
+"""A TCP port; launchers take 0 for a free one."""
+
+
 def argument_value(argument: Argument, value: Any) -> Any:
     """Parse a value that a person wrote; None stays None."""
-    return None if value is None else _PARSE[argument.kind](argument, value)
+    return None if value is None else _in_range(argument, _PARSE[argument.kind](argument, value))
 
 
 def argument_words(name: str, argument: Argument, value: Any) -> list[str]:
@@ -69,6 +77,14 @@ def argument_words(name: str, argument: Argument, value: Any) -> list[str]:
     if argument.kind == "each":
         return [word for key, item in value.items() for word in (flag, key, str(item))]
     return [f"{flag}={_text(argument.kind, value)}"]
+
+
+def _in_range(argument: Argument, value: Any) -> Any:
+    least, most = argument.least, argument.most
+    if value is not None and ((least is not None and value < least) or (most is not None and value > most)):
+        bounds = f"{least:g} or more" if most is None else f"from {least or 0:g} to {most:g}"
+        raise SettingsError(f"{value!r} is out of range", fix=f"write a number {bounds}")
+    return value
 
 
 def _text(kind: Kind, value: Any) -> str:

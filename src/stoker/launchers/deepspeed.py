@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Mapping
 
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
-from stoker.launchers.arguments import Argument
+from stoker.launchers.arguments import PORT, Argument
 from stoker.launchers.base import (
     SCRIPT,
     TORCH,
@@ -60,9 +60,9 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "user_script": Argument("text", owned=SCRIPT),
     "user_args": Argument("text", owned=SCRIPT),
     # Of both, or of `deepspeed.launcher.launch` alone.
-    "master_port": Argument("int"),
-    "min_elastic_nodes": Argument("int"),
-    "max_elastic_nodes": Argument("int"),
+    "master_port": PORT,
+    "min_elastic_nodes": Argument("int", least=-1),
+    "max_elastic_nodes": Argument("int", least=-1),
     "no_local_rank": Argument("flag"),
     "enable_each_rank_log": Argument("text"),
     "bind_cores_to_rank": Argument("flag"),

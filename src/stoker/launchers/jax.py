@@ -26,10 +26,10 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "coordinator_bind_address": Argument("text"),
     "local_device_ids": Argument("text", owned="the devices of a node are dealt out to its processes in order"),
     "cluster_detection_method": Argument("text", owned="nothing has to be detected: Stoker knows the place"),
-    "initialization_timeout": Argument("int"),
-    "heartbeat_timeout_seconds": Argument("int"),
-    "shutdown_timeout_seconds": Argument("int"),
-    "slice_index": Argument("int"),
+    "initialization_timeout": Argument("int", least=1),
+    "heartbeat_timeout_seconds": Argument("int", least=1),
+    "shutdown_timeout_seconds": Argument("int", least=1),
+    "slice_index": Argument("int", least=0),
 }
 OPTIONS: Final = "STOKER_JAX_OPTIONS"
 """The variable with the other arguments of `jax.distributed.initialize`, as JSON."""

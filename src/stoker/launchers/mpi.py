@@ -37,7 +37,6 @@ PROGRAMS: Final = ("mpirun", "mpiexec", "srun")
 
 _FLAG: Final = Argument("flag")
 _TEXT: Final = Argument("text")
-_INT: Final = Argument("int")
 
 
 def _option_flag(name: str) -> str:
@@ -57,7 +56,7 @@ MPIRUN: Final[Mapping[str, Argument]] = {
     "tune": _TEXT,
     "prefix": _TEXT,
     "stdin": _TEXT,
-    "timeout": _INT,
+    "timeout": Argument("int", least=1),
     "quiet": _FLAG,
     "verbose": _FLAG,
     **{
@@ -95,9 +94,10 @@ SRUN: Final[Mapping[str, Argument]] = {
     "nodes": Argument("int", means="nodes"),
     "nodelist": Argument("text", owned=PLACE),
     "chdir": Argument("text", owned=FOLDER),
-    "kill_on_bad_exit": Argument("int", flag="--kill-on-bad-exit"),
+    "kill_on_bad_exit": Argument("int", least=0, most=1, flag="--kill-on-bad-exit"),
     **{
-        name: Argument("int", flag=_option_flag(name)) for name in ("cpus_per_task", "cpus_per_gpu", "threads_per_core")
+        name: Argument("int", least=1, flag=_option_flag(name))
+        for name in ("cpus_per_task", "cpus_per_gpu", "threads_per_core")
     },
     **{
         name: Argument("int", flag=_option_flag(name))

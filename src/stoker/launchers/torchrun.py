@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
+import attrs
+
 from stoker.core.findings import Finding
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
-from stoker.launchers.arguments import Argument, installed_arguments
+from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (
     LOOPBACK,
     SCRIPT,
@@ -41,8 +43,8 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "rdzv_id": Argument("text", flag="--rdzv-id", owned="it is unique to the run, the step and the attempt"),
     "rdzv_conf": Argument("pairs", flag="--rdzv-conf"),
     "standalone": Argument("flag"),
-    "max_restarts": Argument("int", flag="--max-restarts"),
-    "monitor_interval": Argument("float", flag="--monitor-interval"),
+    "max_restarts": Argument("int", least=0, flag="--max-restarts"),
+    "monitor_interval": Argument("float", least=0, flag="--monitor-interval"),
     "start_method": Argument("text", ("spawn", "fork", "forkserver"), flag="--start-method"),
     "event_log_handler": Argument("text", flag="--event-log-handler"),
     "role": _TEXT,
@@ -57,12 +59,12 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "duplicate_stderr_filters": Argument("names", flag="--duplicate-stderr-filters"),
     "node_rank": Argument("int", flag="--node-rank", owned=PLACE),
     "master_addr": Argument("text", flag="--master-addr", owned=PLACE),
-    "master_port": Argument("int", flag="--master-port"),
+    "master_port": attrs.evolve(PORT, flag="--master-port"),
     "local_addr": Argument("text", flag="--local-addr", owned=PLACE),
     "logs_specs": Argument("text", flag="--logs-specs"),
     "numa_binding": Argument("text", ("node", "socket", "exclusive", "core-complex"), flag="--numa-binding"),
     "signals_to_handle": Argument("names", flag="--signals-to-handle"),
-    "shutdown_timeout": Argument("int", flag="--shutdown-timeout"),
+    "shutdown_timeout": Argument("int", least=0, flag="--shutdown-timeout"),
     "virtual_local_rank": Argument("flag", flag="--virtual-local-rank"),
     "training_script": Argument("text", owned=SCRIPT),
     "training_script_args": Argument("text", owned=SCRIPT),

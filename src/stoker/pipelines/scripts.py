@@ -10,18 +10,21 @@ import atexit
 import contextlib
 import os
 import sys
+import traceback
 from types import TracebackType
 
-from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, EXIT_USAGE, StokerError
+from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, EXIT_USAGE, SettingsError, StokerError
 from stoker.core.printable import printable
-from stoker.core.usercode import raised_by_user, user_traceback
+from stoker.core.usercode import is_user_file, raised_by_user, user_traceback
+from stoker.pipelines.places import source_line
 
 _exit_code = 0
 
 
 def watch_script() -> None:
     """In a script with Python's own way of showing errors, show ours as `stoker run` does and leave with its code."""
-    if sys.excepthook is sys.__excepthook__ and getattr(sys.modules.get("__main__"), "__file__", None):
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if sys.excepthook is sys.__excepthook__ and file and is_user_file(file):
         sys.excepthook = _uncaught
         atexit.register(_leave)
 
@@ -38,6 +41,8 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         return
     through_stoker = _passes_through_stoker(trace)
     if isinstance(error, StokerError) and not os.environ.get("STOKER_TRACEBACK"):
+        if isinstance(error, SettingsError):
+            error.where = error.where or line_of_settings(trace)
         sys.stderr.write(printable(f"error: {error}\n"))
     elif through_stoker and raised_by_user(error) and not os.environ.get("STOKER_TRACEBACK"):
         sys.stderr.write(printable(f"{user_traceback(error)}\n"))
@@ -49,6 +54,19 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         _exit_code = EXIT_USAGE if raised_by_user(error) else EXIT_INFRASTRUCTURE
     else:
         _exit_code = 1
+
+
+def line_of_settings(trace: TracebackType | None) -> str:
+    """The user's line that makes settings, such as `ResourceSettings(…)` or `Torchrun(…)`; empty if an error comes from
+    elsewhere."""
+    line = ""
+    for frame, number in traceback.walk_tb(trace):
+        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package != "stoker":
+            line = source_line(frame.f_code.co_filename, number)
+        elif rest.partition(".")[0] not in ("core", "launchers"):
+            line = ""
+    return line
 
 
 def _passes_through_stoker(trace: TracebackType | None) -> bool:

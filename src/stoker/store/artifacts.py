@@ -291,7 +291,7 @@ def _save_long_text(value: str, blobs: Blobs, inline_limit: int) -> StoredArtifa
     except UnicodeEncodeError:  # half a surrogate pair
         sink.abort()
         return _save_with(value, registry.serializer_for(value), blobs, inline_limit)
-    except BaseException:
+    except BaseException:  # also an interrupt leaves nothing half-written
         sink.abort()
         raise
 

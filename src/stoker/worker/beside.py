@@ -38,6 +38,8 @@ def take_name(job: str, rank: int | None = None) -> None:
             os.close(file)
         if rank is None and _owner != os.getpid():
             faulthandler.register(STACKS, file=os.memfd_create(STACKS_FILE), all_threads=True)
+            # A fault in native code writes where Python stood into the step's output: `failure` reads it there.
+            faulthandler.enable(file=2, all_threads=False)
             _owner = os.getpid()
     except (OSError, AttributeError):
         return  # another system, or a sandbox without /proc: nobody finds the process, and the step goes on

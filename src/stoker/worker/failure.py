@@ -11,7 +11,10 @@ import traceback
 from types import TracebackType
 from typing import Callable, Final, Iterator, Sequence
 
+import attrs
+
 from stoker.core.errors import StokerError
+from stoker.core.patterns import lazy_pattern
 from stoker.core.protocol import StepError
 from stoker.core.status import (
     CRASHED,
@@ -48,6 +51,9 @@ WHOLE: Final = "the attempt's error.txt"
 """What a text that is cut calls the file that has all of it; `stoker show` names its path."""
 _DIED: Final = frozenset({CRASHED, KILLED, EXITED})
 """Ends of a process that the worker got no report of: what it printed last is all that there is."""
+_FAULT: Final = "Fatal Python error: "
+"""How faulthandler's report begins: https://docs.python.org/3/library/faulthandler.html"""
+_FAULT_FRAME: Final = lazy_pattern(r'  File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<name>.+)')
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
 """Causes that leave open why an attempt failed; every other one is an explanation itself."""
 _OTHERS: Final = ("subprocess.CalledProcessError", "ChildFailedError")
@@ -240,12 +246,29 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
         raised += signatures.exceptions_in(lines)
     row, evidence = signatures.find_signature(raised, printed) or (None, "")
     explanation = plain if row is None else _explanation(row.cause, row.why, row.advice, evidence)
+    if explanation.cause == CRASHED and not explanation.evidence:
+        explanation = attrs.evolve(explanation, evidence=place_of_fault(lines))
     if ending.oom and explanation.cause == KILLED and (number == signal.SIGKILL or row is not None):
         kernel = [line for line in ending.kernel if "Killed process" in line]
         return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *kernel[-1:]]))
     if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := signatures.xid_in(ending.kernel)):
         return _explanation(event[0].cause, event[0].why, event[0].advice, event[1])
     return explanation
+
+
+def place_of_fault(lines: Sequence[str]) -> str:
+    """Where Python stood when native code failed, from what faulthandler wrote last: the innermost line, and the
+    innermost one of the user's; empty where it wrote nothing."""
+    begin = max((number for number, line in enumerate(lines) if line.startswith(_FAULT)), default=len(lines))
+    frames = [match for line in lines[begin:] if (match := _FAULT_FRAME.fullmatch(line.rstrip()))]
+    if not frames:
+        return ""
+    inner, *outer = frames
+    place = f"{lines[begin].strip()}, in {inner['name']} ({inner['file']}:{inner['line']})"
+    called = next((frame for frame in outer if not _is_library(frame["file"])), None)
+    if called is None or not _is_library(inner["file"]):
+        return place
+    return f"{place}, called in {called['name']} ({called['file']}:{called['line']})"
 
 
 def asks_the_log(error: StepError, cause: str) -> bool:

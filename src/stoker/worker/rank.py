@@ -161,6 +161,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     os.chdir(spec["cwd"])
     stacks = open(stacks_file(spec["folder"], position.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
     faulthandler.register(STACKS, file=stacks, all_threads=True)
+    faulthandler.enable(file=2, all_threads=False)
     prepare()
     notice = Notice(spec["grace"])
     notice.listen()

@@ -616,8 +616,8 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
     status.CRASHED: (
         "the step's process crashed in native code",
         (
-            "suspect extensions first: faulthandler.enable() at the step's start shows the Python line; after SIGBUS "
-            "also a full /dev/shm, or a file that shrank while it was mapped"
+            "suspect the extension that the line calls, its version first; after SIGBUS also a full /dev/shm, or a "
+            "file that shrank while it was mapped"
         ),
     ),
     status.KILLED: (
