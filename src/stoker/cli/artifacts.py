@@ -10,6 +10,7 @@ import click
 from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json, table
 from stoker.client import Client, Output
+from stoker.core.preview import Preview
 from stoker.core.words import memory_text
 from stoker.report.streams import echo, say
 
@@ -22,7 +23,7 @@ DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 @stack_option
 @json_option
 def command(*, which: str, step: str | None, client: Client, as_json: bool) -> None:
-    """List what a run's steps made, or who made the artifact with a digest."""
+    """List what a run's steps made, or who made the artifact with a digest; with a step, what it looks like, too."""
     produced_by = DIGEST.fullmatch(which) is not None and step is None
     outputs = client.artifact(which).producers if produced_by else list(_outputs(client, which, step))
     if as_json:
@@ -42,6 +43,21 @@ def command(*, which: str, step: str | None, client: Client, as_json: bool) -> N
         for output in outputs
     ]
     echo(table(("step", "output", "type", "shape", "size", "digest"), rows, right=("size",)))
+    for output in outputs if step is not None else ():
+        lines = preview_lines(output.preview())
+        if lines:
+            echo("\n".join(["", f"{output.name}:", *lines]))
+
+
+def preview_lines(preview: Preview) -> list[str]:
+    """A preview as a terminal shows it; a picture is in words."""
+    lines = [preview.words, preview.text]
+    if preview.rows:
+        lines.append(table(preview.headers, preview.rows))
+    if preview.picture is not None:
+        lines.append(f"a picture of {memory_text(len(preview.picture.data))}: stoker report or stoker ui shows it")
+    lines.append(f"… {preview.more}" if preview.more else "")
+    return [line for line in lines if line]
 
 
 def _outputs(client: Client, run_id: str, step: str | None) -> Iterator[Output]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from html import escape
 from typing import Any, Final, Mapping, Sequence
 
 from stoker.client.usage import usage_of_document
 from stoker.core import receipt_words as words
 from stoker.core.codec import from_json
+from stoker.core.preview import Preview
 from stoker.core.receipt import Receipt
 from stoker.core.words import attempts_text, count_text, memory_text, time_text
 
@@ -30,6 +32,7 @@ _VERDICTS: Final[Mapping[str, str]] = {
 _OTHER_COLOUR: Final = "#808080"
 _TABLE: Final = "border-collapse:collapse;text-align:left;font-variant-numeric:tabular-nums"
 _CELL: Final = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+_TEXT: Final = "margin:4px 0;white-space:pre-wrap;overflow-wrap:anywhere"
 _PRE: Final = "margin:4px 0;padding:6px 8px;border-left:3px solid #cd3b3b;white-space:pre-wrap;overflow-wrap:anywhere"
 
 
@@ -128,10 +131,20 @@ def receipt(document: Mapping[str, Any]) -> str:
     return _page(f"accelerators {verdict}", facts, sentences, table)
 
 
-def output(document: Mapping[str, Any]) -> str:
-    """An output, from `Output.as_dict`."""
+def output(document: Mapping[str, Any], preview: Preview) -> str:
+    """An output, from `Output.as_dict`, and what it looks like."""
     table = _table(("output", "type", "size", "digest"), [_output_cells(document)])
-    return _page(f"output of step <b>{escape(document['step'])}</b>", {}, table)
+    parts = [escape(preview.words)]
+    if preview.picture is not None:
+        data = base64.b64encode(preview.picture.data).decode("ascii")
+        alt = escape(f"{document['name']} of {document['step']}")
+        parts.append(f'<img src="data:{preview.picture.media};base64,{data}" alt="{alt}" style="max-width:100%">')
+    if preview.text:
+        parts.append(f'<pre style="{_TEXT}">{escape(preview.text)}</pre>')
+    parts.append(_table([escape(name) for name in preview.headers], [list(map(escape, row)) for row in preview.rows]))
+    parts.append(f"<i>… {escape(preview.more)}</i>" if preview.more else "")
+    shown = [f"<div>{part}</div>" for part in parts if part]
+    return _page(f"output of step <b>{escape(document['step'])}</b>", {}, table, *shown)
 
 
 def _page(title: str, facts: Mapping[str, str], *parts: str) -> str:

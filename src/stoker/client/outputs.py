@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
 
 from stoker.client.keys import NoSuchKey
 from stoker.core.artifact import StoredArtifact
+from stoker.core.preview import Preview
 from stoker.core.words import memory_text
 from stoker.store import artifacts
 from stoker.store.rows import OutputRow, require_whole
@@ -73,6 +74,12 @@ class Output:
         """What its serializer says of it, such as the name of a file."""
         return self._artifact.meta
 
+    def preview(self) -> Preview:
+        """What the value looks like, without running anything of it: some rows, a picture, a histogram, a tree."""
+        from stoker.store import previews
+
+        return previews.preview(self._artifact, self._store.blobs)
+
     @property
     def producers(self) -> list[Output]:
         """Every output with these bytes, oldest run first: that run computed them, later ones may have reused them."""
@@ -102,7 +109,7 @@ class Output:
     def _repr_html_(self) -> str:
         from stoker.client import html
 
-        return html.output(self.as_dict())
+        return html.output(self.as_dict(), self.preview())
 
 
 class Outputs(Mapping[str, Output]):

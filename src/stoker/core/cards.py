@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 import io
 import math
-from typing import Any, Final, Iterable, Mapping, Protocol, Sequence
+from typing import Any, Final, Iterable, Protocol, Sequence
 
 import attrs
 
 from stoker.core.errors import ParameterError
+from stoker.core.preview import MEDIA
 
 LONGEST: Final = 100_000
 """Characters of a text that a card keeps, and of a value that is shown on it: a page is for reading."""
@@ -21,16 +22,6 @@ MOST_ROWS: Final = 1_000
 """Rows of a table that a card keeps."""
 LARGEST: Final = 10 * 2**20
 """Bytes of a picture: it stands in the page itself, a third larger than it is."""
-_SIGNATURES: Final[Mapping[bytes, str]] = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
-"""How a picture's bytes begin → what it is: the formats' own signatures, in the PNG, JPEG (JFIF) and GIF89a
-specifications (https://www.w3.org/TR/png-3/#5PNG-file-signature, https://www.w3.org/Graphics/JPEG/itu-t81.pdf,
-https://www.w3.org/Graphics/GIF/spec-gif89a.txt)."""
-
 Document = dict[str, Any]
 
 
@@ -104,7 +95,7 @@ class Image:
         """It as JSON, the bytes in base64."""
         if not isinstance(self.src, (bytes, bytearray)):
             raise ParameterError(f"Image({type(self.src).__name__}): not the bytes of a picture", fix=_PICTURE)
-        kind = next((kind for signature, kind in _SIGNATURES.items() if self.src.startswith(signature)), None)
+        kind = next((kind for signature, kind in MEDIA.items() if self.src.startswith(signature)), None)
         if kind is None:
             raise ParameterError("Image: these bytes are no PNG, JPEG or GIF", fix=_PICTURE)
         if len(self.src) > LARGEST:

@@ -50,7 +50,7 @@ SECRET_VALUES: Final = "/run/stoker/secrets.json"
 class StepTask:
     """What a worker gets of a step, once. `runner` names what runs a task of the function, as "module:attribute";
     empty where it is called with its inputs. `discards`: what the function returns is kept by another rank. `track`
-    names the libraries whose calls are logged as metrics."""
+    names the libraries whose calls are logged as metrics. `previews`: an output that is pickled gets one."""
 
     COMPACT: ClassVar = True
     name: str
@@ -62,6 +62,7 @@ class StepTask:
     runner: str = ""
     discards: bool = False
     track: tuple[str, ...] = ()
+    previews: bool = True
 
 
 @frozen(kw_only=True)

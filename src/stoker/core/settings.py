@@ -93,6 +93,8 @@ class StepSettings:
     monitor: Monitor = WATCHED
     track: tuple[str, ...] = ()
     """Those of `TRACKED` whose own calls are logged as metrics, too."""
+    previews: bool = True
+    """Whether the worker makes a preview of an output that is pickled."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Variables of the step's process."""
     launch: Launch | None = None

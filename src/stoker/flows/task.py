@@ -34,6 +34,7 @@ from stoker.flows.instance import TASK, Transition, constants_of, parameters_of
 from stoker.flows.parameters import Config
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.previewing import with_preview
 from stoker.store.serializers.pickles import ANEW
 from stoker.worker import metrics, modules
 from stoker.worker.context import context
@@ -78,6 +79,7 @@ class FlowTask:
         inputs = job.inputs
         source = step.source
         self.blobs = blobs
+        self._previews = step.previews
         self.place: Mapping[str, Any] = artifacts.load(from_wire(inputs["place"]["value"]), blobs)
         self.transition: Transition | None = None
         self.card: TaskCard | None = None
@@ -246,7 +248,8 @@ class FlowTask:
         if name in self._read and self._read[name] is value and type(value) in _FIXED:
             return self._wires[name]
         try:
-            return artifacts.save(value, self.blobs).wire()
+            artifact = artifacts.save(value, self.blobs)
+            return (with_preview(artifact, value, self.blobs) if self._previews else artifact).wire()
         except StokerError as error:
             error.where = error.where or f"step '{self.place['step']}', artifact '{name}'"
             if isinstance(error, SerializationError) and error.fix == ANEW:

@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     on_idle_gpu: OnIdle
     monitor: Monitor | Mapping[str, Any] | float | str | None
     track: str | Sequence[str]
+    previews: bool
     environment: Mapping[str, str] | None
     launch: Launch | Mapping[str, Any] | str | None
     step_operator: str | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 
+from stoker.core.preview import Preview
 from stoker.report.markup import NOTHING, Html, element, joined
 from stoker.report.svg import histogram
 from stoker.report.tables import table
-from stoker.store.previews import Preview
 
 
 def preview_part(preview: Preview, *, label: str, pictures: bool = True) -> Html:

@@ -157,6 +157,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
     "monitor": _fields_of(Monitor, short="interval"),
     "track": Option(parse=_tracked),
+    "previews": Option(parse=_flag),
     "environment": Option(parse=_environment),
     "launch": Option(parse=_launch, kind=Launch),
     "step_operator": Option(parse=_operator),

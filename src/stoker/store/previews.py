@@ -20,22 +20,22 @@ from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core.artifact import StoredArtifact
+from stoker.core.codec import from_json, parse_json
 from stoker.core.errors import StokerError
+from stoker.core.preview import COLUMNS, Histogram, KeptPreview, Picture, Preview, cell, picture_type
 from stoker.core.values import frozen
 from stoker.core.words import count_text, memory_text
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.previewing import KEY
 from stoker.store.serializers.base import Stored
 
 LARGEST: Final = 256 * 2**20
 """Bytes of a value that are read for a preview where the store is a folder of this machine."""
 LARGEST_REMOTE: Final = 16 * 2**20
 """The same for a store elsewhere, of which the value is fetched."""
-COLUMNS: Final = 12
 _SHOWN: Final = 10
 """Numbers of a list that are written out."""
-CELL: Final = 80
-"""Characters of a cell."""
 HEX: Final = 512
 """Bytes that are shown by their numbers where they are no text."""
 PARTS: Final = 32
@@ -52,13 +52,6 @@ _PARSED: Final = 4 * 2**20
 """Bytes of JSON above which it is shown as it is stored, and only its beginning."""
 _PICKLE: Final = 4 * 2**20
 """Bytes of the list of tensors in a file of torch's."""
-_PICTURES: Final[Mapping[bytes, str]] = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
-"""How a picture's bytes begin → what it is; as in `core.cards`, whose table has the sources."""
 
 
 @frozen(kw_only=True)
@@ -77,42 +70,13 @@ LONG: Final = PreviewSize(rows=100, text=200_000)
 """On a page of its own."""
 
 
-@frozen(kw_only=True)
-class Histogram:
-    """How many values are in each of equal parts between two numbers."""
-
-    low: float
-    high: float
-    counts: tuple[int, ...]
-
-
-@frozen(kw_only=True)
-class Picture:
-    """A picture of one of the formats that every browser shows."""
-
-    media: str
-    """Such as "image/png"."""
-    data: bytes = attrs.field(repr=False)
-
-
-@frozen(kw_only=True)
-class Preview:
-    """What is known of a value; what does not fit it is empty."""
-
-    words: str = ""
-    """A sentence."""
-    text: str = ""
-    """The value, or its beginning, as a text."""
-    headers: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    more: str = ""
-    """What is left out of the rows or of the text, in words."""
-    histogram: Histogram | None = None
-    picture: Picture | None = None
-
-
 def preview(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize = SHORT) -> Preview:
     """A preview of a value; one that cannot be read has the reason as its words."""
+    if KEY in artifact.meta:
+        try:
+            return _kept(artifact, blobs, size)
+        except StokerError as error:
+            return Preview(words=f"its preview cannot be read: {error.message}")
     read = _READERS.get(artifact.serializer)
     if read is None:
         return Preview(words=_PICKLED if artifact.serializer in ("pickle", "cloudpickle") else "")
@@ -127,7 +91,20 @@ def preview(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize = SHORT) -
         return Preview(words=f"cannot be shown: {type(error).__name__}")
 
 
-_PICKLED: Final = "pickled: loading it would run code, so that only its type and its size are shown"
+_PICKLED: Final = "pickled: loading it would run code, and no preview was made when it was saved"
+
+
+def _kept(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
+    """The preview that the worker made, no longer than it is to be here."""
+    text = str(artifact.meta[KEY])
+    document = text if text.startswith("{") else blobs.read(text).decode("utf-8", "replace")
+    made = from_json(KeptPreview, parse_json(document), strict=False).preview()
+    left = len(made.rows) - size.rows
+    more = " and ".join(filter(None, (made.more, count_text(left, "more row") if left > 0 else "")))
+    shown = attrs.evolve(made, rows=made.rows[: size.rows], more=more)
+    if len(made.text) > size.text:
+        shown = attrs.evolve(shown, text=made.text[: size.text], more="a part of it")
+    return shown
 
 
 # Plain values
@@ -157,7 +134,7 @@ def _records(value: Any, most: int) -> tuple[tuple[str, ...], tuple[tuple[str, .
         return None
     if any(isinstance(cell, (dict, list)) for one in value[:most] for cell in one.values()):
         return None
-    return tuple(_cell(name) for name in names), tuple(tuple(map(_cell, one.values())) for one in value[:most])
+    return tuple(cell(name) for name in names), tuple(tuple(map(cell, one.values())) for one in value[:most])
 
 
 def _numbers(values: Sequence[float]) -> Preview:
@@ -211,16 +188,6 @@ def _of_bytes(data: bytes, size: PreviewSize) -> Preview:
         return _hexadecimal(data)
     shown = _cut(text, size.text)
     return attrs.evolve(shown, more=f"of {memory_text(len(data))}" if len(data) > len(head) else shown.more)
-
-
-def picture_type(head: bytes) -> str:
-    """The type of the picture that begins so; empty for what is none that every browser shows as it is.
-
-    SVG is not among them: it can hold scripts.
-    """
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    return next((media for signature, media in _PICTURES.items() if head.startswith(signature)), "")
 
 
 def _hexadecimal(data: bytes) -> Preview:
@@ -281,11 +248,6 @@ def _entries(number: int, more: str = "") -> str:
     return f"{number:,}{more} {'entry' if number == 1 else 'entries'}"
 
 
-def _cell(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= CELL else f"{text[: CELL - 1]}…"
-
-
 # Tables and arrays
 
 
@@ -308,7 +270,7 @@ def _of_table(reader: Any, most: int) -> Preview:
     head = reader.get_batch(0).slice(0, most) if reader.num_record_batches else None
     columns = [head.column(place).to_pylist() for place in range(len(shown))] if head is not None else []
     rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-    kinds = tuple(f"{_cell(name)} ({reader.schema.field(place).type})" for place, name in enumerate(shown))
+    kinds = tuple(f"{cell(name)} ({reader.schema.field(place).type})" for place, name in enumerate(shown))
     left = [
         count_text(rows - most, "more row") if rows > most else "",
         count_text(len(names) - COLUMNS, "more column") if len(names) > COLUMNS else "",
@@ -316,7 +278,7 @@ def _of_table(reader: Any, most: int) -> Preview:
     return Preview(
         words=f"{count_text(rows, 'row')}, {count_text(len(names), 'column')}",
         headers=kinds,
-        rows=tuple(tuple(_cell(value) for value in row) for row in zip(*columns)),
+        rows=tuple(tuple(cell(value) for value in row) for row in zip(*columns)),
         more=" and ".join(filter(None, left)),
     )
 
@@ -331,7 +293,7 @@ def _of_array(array: Any) -> Preview:
 
     if array.dtype.names or array.dtype.kind not in "biuf":
         flat = array.reshape(-1)[:_SHOWN]
-        return Preview(text="\n".join(_cell(one) for one in flat.tolist()))
+        return Preview(text="\n".join(cell(one) for one in flat.tolist()))
     flat = array.reshape(-1) if array.flags.c_contiguous or array.size <= SAMPLES else array.flat
     step = max(1, array.size // SAMPLES)
     with np.errstate(all="ignore"):
@@ -349,7 +311,7 @@ def _of_array(array: Any) -> Preview:
         if low < high and math.isfinite(high - low):
             counts, _ = np.histogram(known, bins=PARTS, range=(low, high))
             histogram = Histogram(low=low, high=high, counts=tuple(int(count) for count in counts))
-    text = ", ".join(_cell(one) for one in array.reshape(-1).tolist()) if 0 < array.size <= _SHOWN else ""
+    text = ", ".join(cell(one) for one in array.reshape(-1).tolist()) if 0 < array.size <= _SHOWN else ""
     return Preview(words=words, text=text, histogram=histogram, picture=_array_picture(array))
 
 
@@ -436,7 +398,7 @@ def _torch(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview
         words=f"{count_text(len(found), 'tensor')} with {elements:,} elements of {kinds}: {memory_text(whole)}",
         headers=("largest tensors", "shape", "elements of", "size"),
         rows=tuple(
-            (_cell(one.name), "×".join(map(str, one.shape)) or "scalar", one.dtype, memory_text(one.bytes))
+            (cell(one.name), "×".join(map(str, one.shape)) or "scalar", one.dtype, memory_text(one.bytes))
             for one in largest
         ),
         more=count_text(left, "smaller tensor") if left else "",

@@ -714,7 +714,13 @@ _OUTPUT: Final = _columns(rows.OUTPUT_COLUMNS, "outputs")
 _CACHE: Final = _columns(rows.CACHE.columns, "cache")
 _RUN_JSON: Final = frozenset({"parameters", "tags", "driver", "active"})
 _SETTABLE: Final = frozenset(rows.RUNS.columns) - {"id", "token", "created", "pipeline", "origin"}
-_REFERENCES: Final = (("plan", "plans"), ("inputs", "steps"), ("outputs", "cache"), ("digest", "outputs"))
+_REFERENCES: Final = (
+    ("plan", "plans"),
+    ("inputs", "steps"),
+    ("outputs", "cache"),
+    ("digest", "outputs"),
+    ("meta", "outputs"),
+)
 
 _STATEMENTS: Final[Mapping[str, str]] = {
     "runs": f"INSERT INTO runs ({', '.join(rows.RUNS.columns)}) VALUES ({', '.join('?' * len(rows.RUNS.columns))}) "

@@ -12,6 +12,7 @@ from typing import Final, Mapping
 from stoker.client import Output
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import StokerError
+from stoker.core.preview import picture_type
 from stoker.report.design import empty
 from stoker.report.markup import Html, element
 from stoker.report.previewparts import preview_part
@@ -47,7 +48,7 @@ def image_type(output: Output) -> str:
     if output.serializer not in ("bytes", "path") or output.meta.get("kind") == "folder":
         return ""
     with output.open() as file:
-        return previews.picture_type(file.read(16))
+        return picture_type(file.read(16))
 
 
 def is_page(output: Output) -> bool:

@@ -35,6 +35,7 @@ from stoker.core.status import (
 )
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.previewing import with_preview
 from stoker.worker import beside, failure, modules
 from stoker.worker.context import document_of, enter
 from stoker.worker.notice import Notice, Terminated
@@ -281,7 +282,8 @@ class Worker:
         try:
             if name in step.split:
                 return artifacts.save_split(value, self.blobs)
-            return artifacts.save(value, self.blobs)
+            artifact = artifacts.save(value, self.blobs)
+            return with_preview(artifact, value, self.blobs) if step.previews else artifact
         except StokerError as error:
             error.where = error.where or f"step '{step.name}', output '{name}'"
             raise

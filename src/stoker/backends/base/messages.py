@@ -163,6 +163,7 @@ def step_task(step: StepPlan) -> StepTask:
         environment=dict(step.settings.environment),
         runner=step.runner,
         track=step.settings.track,
+        previews=step.settings.previews,
     )
 
 
@@ -178,4 +179,5 @@ def task_key(step: StepPlan) -> Hashable:
         tuple(step.settings.environment.items()),
         step.runner,
         step.settings.track,
+        step.settings.previews,
     )
