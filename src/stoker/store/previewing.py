@@ -233,10 +233,12 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
         if all(isinstance(part, (int, float, str, bool, type(None))) for part in value) and len(value) <= COLUMNS:
             return None
         return [(str(number), part) for number, part in enumerate(value)]
-    if hasattr(value, "_fields") and isinstance(value, tuple):
-        return list(zip(value._fields, value))
+    fields: Any = getattr(value, "_fields", None)
+    if fields is not None and isinstance(value, tuple):
+        return list(zip(fields, value))
     own = getattr(value, "__dict__", None)
-    if type(value).__repr__ is object.__repr__ and isinstance(own, dict) and own and not isinstance(value, type):
+    says_nothing: Any = object.__repr__
+    if type(value).__repr__ == says_nothing and isinstance(own, dict) and own and not isinstance(value, type):
         return [(name, part) for name, part in own.items() if not name.startswith("_")]
     return None
 
