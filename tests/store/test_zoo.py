@@ -136,6 +136,25 @@ def test_advice_that_was_followed(blobs: Blobs) -> None:
     gc.collect()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        [f'","{i},[{{\\' for i in range(600_000)],
+        [{"a": i, "b": [str(i)], "c": "},{"} for i in range(200_000)],
+        [[i, [i]] for i in range(600_000)],
+        [None, *range(1_000_000)],
+        ["a" * 6_000_000, {"a": [1.5] * 2_000_000}, [], "b"],
+        {"a": ["é"] * 1_000_000, "b": {}},
+    ],
+    ids=["texts", "dicts", "lists", "numbers", "few", "dict"],
+)
+def test_a_long_json_value_is_written_and_read_in_parts(value: Any, blobs: Blobs) -> None:
+    artifact = artifacts.save(value, blobs)
+    assert artifact.serializer == "json"
+    assert blobs.read(artifact.digest) == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    assert artifacts.load(artifact, blobs) == value
+
+
 @attrs.define
 class Holder:
     array: Any
@@ -190,13 +209,14 @@ def _dataset(size: int) -> Any:
         lambda n: np.ones(n // 8),
         lambda n: "a" * n,
         lambda n: bytes(n),
+        lambda n: [f'"{i}", [{{é,' * 100 + "😀" for i in range(n // 5000)],  # four bytes a character
         lambda n: {"a": np.ones(n // 8)},
         lambda n: Holder(np.ones(n // 8)),
         lambda n: [lambda: 1, np.ones(n // 8)],  # cloudpickle's
         lambda n: {"a": {1, 2}, "b": np.ones(n // 8)},  # a second digest
         _dataset,
     ],
-    ids=["array", "text", "bytes", "dict", "object", "lambda", "set", "dataset"],
+    ids=["array", "text", "bytes", "texts", "dict", "object", "lambda", "set", "dataset"],
 )
 def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs: Blobs) -> None:
     value, size = make(100_000_000), 100_000_000
