@@ -11,6 +11,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+import attrs
 import numpy as np
 import pytest
 from tests.store.zoo import REFUSED, difference, zoo
@@ -135,6 +136,58 @@ def test_advice_that_was_followed(blobs: Blobs) -> None:
     gc.collect()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        [f'","{i},[{{\\' for i in range(600_000)],
+        [{"a": i, "b": [str(i)], "c": "},{"} for i in range(200_000)],
+        [[i, [i]] for i in range(600_000)],
+        [None, *range(1_000_000)],
+        ["a" * 6_000_000, {"a": [1.5] * 2_000_000}, [], "b"],
+        {"a": ["é"] * 1_000_000, "b": {}},
+    ],
+    ids=["texts", "dicts", "lists", "numbers", "few", "dict"],
+)
+def test_a_long_json_value_is_written_and_read_in_parts(value: Any, blobs: Blobs) -> None:
+    artifact = artifacts.save(value, blobs)
+    assert artifact.serializer == "json"
+    assert blobs.read(artifact.digest) == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    assert artifacts.load(artifact, blobs) == value
+
+
+@attrs.define
+class Holder:
+    array: Any
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_large_parts_are_mapped_and_are_this_process_s_own(blobs: Blobs) -> None:
+    torch = pytest.importorskip("torch")
+    fixed = np.arange(100_000.0)
+    fixed.flags.writeable = False
+    value = {
+        "array": np.arange(100_000.0),
+        "again": None,
+        "fixed": fixed,
+        "columns": np.asfortranarray(np.arange(100_000.0).reshape(100, 1000)),
+        "strided": np.arange(200_000.0)[::2],
+        "dates": np.arange(100_000).astype("datetime64[s]"),
+        "short": torch.utils.data.TensorDataset(torch.arange(300_000).to(torch.bfloat16)),
+        "call": lambda: 1,
+    }
+    value["again"] = value["array"]
+    artifact = artifacts.save(value, blobs)
+    one, other = artifacts.load(artifact, blobs), artifacts.load(artifact, blobs)
+    assert one.pop("call")() == 1
+    assert difference({name: part for name, part in value.items() if name != "call"}, one) == ""
+    assert one["again"] is one["array"]
+    assert one["array"].flags.aligned
+    assert not one["fixed"].flags.writeable
+    one["array"][:] = one["short"].tensors[0][:] = 7
+    assert difference(value["array"], other["array"]) == difference(value["short"], other["short"]) == ""
+    assert artifacts.save(value, blobs).digest == artifact.digest
+
+
 def _peak(function: Callable[[], Any]) -> int:
     """Bytes that Python allocates for a call, at most at one time."""
     tracemalloc.start()
@@ -145,13 +198,32 @@ def _peak(function: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("make", [lambda n: np.ones(n // 8), lambda n: "a" * n, lambda n: bytes(n)])
+def _dataset(size: int) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.utils.data.TensorDataset(torch.ones(size // 4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: np.ones(n // 8),
+        lambda n: "a" * n,
+        lambda n: bytes(n),
+        lambda n: [f'"{i}", [{{é,' * 100 + "😀" for i in range(n // 5000)],  # four bytes a character
+        lambda n: {"a": np.ones(n // 8)},
+        lambda n: Holder(np.ones(n // 8)),
+        lambda n: [lambda: 1, np.ones(n // 8)],  # cloudpickle's
+        lambda n: {"a": {1, 2}, "b": np.ones(n // 8)},  # a second digest
+        _dataset,
+    ],
+    ids=["array", "text", "bytes", "texts", "dict", "object", "lambda", "set", "dataset"],
+)
 def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs: Blobs) -> None:
     value, size = make(100_000_000), 100_000_000
     artifact = artifacts.save(value, blobs)
     assert _peak(lambda: artifacts.save(value, blobs)) < 0.3 * size
     assert _peak(lambda: artifacts.load(artifact, blobs)) < 1.3 * size
-    assert _peak(lambda: cli_show._short_repr(value, 1000)) < 0.01 * size
+    assert _peak(lambda: cli_show._short_repr(value, 1000)) < 0.2 * size
     assert _peak(lambda: cli_show._short_repr([value, {"a": value}], 1000)) < 1.3 * size
 
 

@@ -11,11 +11,12 @@ these are not JSON and are pickled.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import mmap
 import sys
 from hashlib import sha256
-from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.core.artifact import INLINE_LIMIT, StoredArtifact, content_of, from_wire, names_in
 from stoker.core.codec import to_json
@@ -35,6 +36,10 @@ _DATA_ONLY: Final = frozenset(
 """Serializers whose bytes are data alone; those of pickle are a program, and so are torch's unless they are `plain`."""
 _LONG: Final = 4 << 20
 """Characters or bytes of a text from which on it is written in pieces, and read from the file's pages."""
+_PIECE: Final = 1 << 16
+"""Characters of JSON that are written at a time."""
+_LEAF: Final = 256
+"""Elements of a container that are encoded at a time."""
 _SCALARS: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
 _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 _JSON: Final[frozenset[type]] = (_SCALARS | _CONTAINERS) - {str}
@@ -49,7 +54,11 @@ def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Store
     kind = type(value)
     data: bytes | None = None
     name = "json"
-    if kind in _JSON:
+    if kind in _CONTAINERS and not _is_leaf(value):
+        artifact = _save_long_json(value, kind, blobs, inline_limit)
+        if artifact is not None:
+            return artifact
+    elif kind in _JSON:
         data = _json_bytes(value, kind)
     elif kind is str and len(value) > _LONG:
         return _save_long_text(value, blobs, inline_limit)
@@ -213,6 +222,59 @@ def _is_json_bytes(value: Any, levels: int) -> bool:
     return all(_is_json_bytes(item, levels - 1) for item in inner if type(item) in _CONTAINERS)
 
 
+def _save_long_json(value: Any, kind: type, blobs: Blobs, inline_limit: int) -> StoredArtifact | None:
+    """Save a container piece by piece, so that its text is not in memory; None if it would not load as the same."""
+    if not _is_json_bytes(value, _MAX_DEPTH):
+        return None
+    sink = _Sink(blobs, inline_limit)
+    try:
+        text = ""
+        for piece in _json_pieces(value):
+            text += piece
+            if len(text) >= _PIECE:
+                sink.write(text.encode())
+                text = ""
+        sink.write(text.encode())
+        return sink.artifact("json", _NAMES[kind], {})
+    except (ValueError, RecursionError):  # an integer too long for a text, or half a surrogate pair
+        sink.abort()
+        return None
+    except BaseException:
+        sink.abort()
+        raise
+
+
+def _json_pieces(value: Any) -> Iterator[str]:
+    """The pieces of what `_encode` makes of a container."""
+    keys = iter(value) if type(value) is dict else None
+    yield "[" if keys is None else "{"
+    rest, separator = iter(value if keys is None else value.values()), ""
+    while group := list(itertools.islice(rest, _LEAF)):
+        names = None if keys is None else list(itertools.islice(keys, len(group)))
+        if all(map(_is_leaf, group)):
+            yield separator + _encode(group if names is None else dict(zip(names, group)))[1:-1]
+            separator = ","
+            continue
+        for number, item in enumerate(group):
+            yield separator if names is None else f"{separator}{_encode(names[number])}:"
+            whole = _is_leaf(item) or type(item) is str
+            yield from (_encode(item),) if whole else _json_pieces(item)
+            separator = ","
+    yield "]" if keys is None else "}"
+
+
+def _is_leaf(item: Any) -> bool:
+    """Whether a value's JSON is short, but for texts, which are as long as the value."""
+    if type(item) is str:
+        return len(item) < _PIECE
+    if type(item) not in _CONTAINERS:
+        return True
+    inner = item.values() if type(item) is dict else item
+    if len(item) > _LEAF or not _CONTAINERS.isdisjoint(map(type, inner)):
+        return False
+    return str not in set(map(type, inner)) or sum(len(text) for text in inner if type(text) is str) < _PIECE
+
+
 class _Sink(io.RawIOBase):
     """A file that becomes a blob only when it outgrows the limit."""
 
@@ -304,12 +366,39 @@ def _with_code(meta: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
     return {**meta, "code": code} if code else meta
 
 
+def _decode_long(data: Any) -> Any:
+    """The value of a long JSON text, a list's elements some at a time: as text it is up to four times as long."""
+    if data[:1] != b"[":
+        return _decode(str(data, "utf-8"), 0)[0]
+    result: list[Any] = []
+    start, last, window = 1, len(data) - 1, _LONG
+    while start < last:
+        end = start + window
+        between = _BETWEEN.get(bytes(data[start : start + 1]), b",")
+        # Behind a comma inside of an element, the part is no list of whole elements, and is not decoded.
+        cut = last if end >= last else data.rfind(between, start, end) + between.index(b",")
+        try:
+            part, _ = _decode(f"[{str(data[start:cut], 'utf-8')}]", 0) if cut > start else ([], 0)
+        except (ValueError, StopIteration):
+            if end >= last:
+                raise
+            part = []
+        if not part:
+            window *= 2
+            continue
+        result += part
+        start, window = cut + 1, _LONG
+    return result
+
+
+_BETWEEN: Final = {b'"': b'","', b"{": b"},{", b"[": b"],["}
+"""The first character of a list's element → what is between it and one of its kind; for others, a comma."""
 _FALLBACKS: Final = {"pickle": "cloudpickle"}
 """serializer → the one that is tried when it fails (by default pickle); cloudpickle, the last, raises a
 `SerializationError` that explains."""
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "json": lambda data: _decode(str(data, "utf-8"), 0)[0],
+    "json": lambda data: _decode_long(data) if len(data) > _LONG else _decode(str(data, "utf-8"), 0)[0],
     "str": lambda data: str(data, "utf-8"),
     "bytes": lambda data: data,
 }

@@ -1,13 +1,15 @@
 """The last serializers: pickle, then cloudpickle for what pickle cannot save (lambdas, local classes).
 
-Tensors inside other objects are copied to the CPU, so that they load on a machine without the device. If a value cannot
-be pickled at all, the error names the part of it that is the reason.
+Tensors inside other objects are copied to the CPU, so that they load on a machine without the device. The numbers of
+large arrays and tensors stand behind the pickle, uncopied, and are mapped when it is loaded. If a value cannot be
+pickled at all, the error names the part of it that is the reason.
 """
 
 from __future__ import annotations
 
 import copyreg
 import io
+import mmap
 import pickle
 import sys
 import weakref
@@ -18,10 +20,19 @@ from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
 
 from stoker.core.errors import SerializationError
 from stoker.store.serializers.base import Stored, full_name
-from stoker.store.serializers.references import NAMED, ObservingPickler, References, SetDetector, content_digest
+from stoker.store.serializers.references import (
+    LARGE_BUFFER,
+    NAMED,
+    ObservingPickler,
+    References,
+    SetDetector,
+    content_digest,
+)
 
 PROTOCOL: Final = 5
 """The newest that every supported Python reads."""
+_ALIGNED: Final = 64
+"""What the places of buffers are multiples of, as NumPy's own files align their numbers."""
 _MAX_PARTS: Final = 2000
 """Parts of a value that are tried to find the one that cannot be pickled."""
 _MAX_DEPTH: Final = 30
@@ -36,14 +47,15 @@ class Pickle:
         return True
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
-        detector = SetDetector(file)
-        pickler = (ObservingPickler if _has_file("__main__") else _ScriptlessPickler)(detector, PROTOCOL)
+        detector, buffers = SetDetector(file), Buffers()
+        kind = ObservingPickler if _has_file("__main__") else _ScriptlessPickler
+        pickler = kind(detector, PROTOCOL, buffer_callback=buffers.take)
         pickler.references = References()
         reducers = _reducers()
         if reducers:
             pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
         pickler.dump(value)
-        meta = {**package_of(type(value)), **pickler.references.meta()}
+        meta = {**package_of(type(value)), **pickler.references.meta(), **buffers.write(file)}
         if detector.may_have_sets or pickler.references.has_tensors:
             content = content_digest(value, PROTOCOL)
             if content is not None:
@@ -51,8 +63,7 @@ class Pickle:
         return meta
 
     def load(self, stored: Stored) -> Any:
-        with stored.open() as file:
-            return pickle.load(file)
+        return _load(stored)
 
 
 class CloudPickle:
@@ -65,18 +76,58 @@ class CloudPickle:
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
         try:
-            references = _cloudpickle(value, file)
+            references, buffers = _cloudpickle(value, file)
         except Exception as error:  # pickling runs the user's code
             raise _unserializable(value, error) from error
-        return {**package_of(type(value)), **references.meta()}
+        return {**package_of(type(value)), **references.meta(), **buffers.write(file)}
 
     def load(self, stored: Stored) -> Any:
-        with stored.open() as file:
-            return pickle.load(file)
+        return _load(stored)
 
 
 PICKLE: Final = Pickle()
 CLOUDPICKLE: Final = CloudPickle()
+
+
+class Buffers:
+    """The large buffers of a pickle, which are written behind it: inside of it each would be copied first."""
+
+    def __init__(self) -> None:
+        self._views: list[memoryview] = []
+
+    def take(self, buffer: pickle.PickleBuffer) -> bool:
+        """Keep a buffer; true for one that is left to the pickle."""
+        try:
+            view = buffer.raw()
+        except BufferError:  # not contiguous, for which pickle has an error
+            return True
+        if view.nbytes < LARGE_BUFFER:
+            return True
+        self._views.append(view)
+        return False
+
+    def write(self, file: BinaryIO) -> dict[str, Any]:
+        """Write the buffers; returns "buffers", the first byte and the size of each, for the artifact's `meta`."""
+        places = []
+        for view in self._views:
+            file.write(bytes(-file.tell() % _ALIGNED))
+            places.append([file.tell(), view.nbytes])
+            file.write(view)
+        return {"buffers": places} if places else {}
+
+
+def _load(stored: Stored) -> Any:
+    places = stored.meta.get("buffers")
+    path = stored.path() if places else None
+    with stored.open() if path is None else open(path, "rb") as file:
+        if not places:
+            return pickle.load(file)
+        if path is None:  # part of the artifact
+            pages: Any = bytearray(file.read())
+            file.seek(0)
+        else:  # changes stay in this process
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return pickle.load(file, buffers=[memoryview(pages)[start : start + size] for start, size in places])
 
 
 class _ScriptlessPickler(ObservingPickler):
@@ -100,11 +151,11 @@ def _has_file(module: str) -> bool:
     return not (getattr(sys.modules.get(module), "__file__", None) or "<").startswith("<")
 
 
-def _cloudpickle(value: Any, file: BinaryIO) -> References:
-    """Pickle a value; returns what the pickle names."""
+def _cloudpickle(value: Any, file: BinaryIO) -> tuple[References, Buffers]:
+    """Pickle a value; returns what the pickle names, and the buffers that belong behind it."""
     import cloudpickle
 
-    references = References()
+    references, buffers = References(), Buffers()
 
     class Observing(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
@@ -117,12 +168,12 @@ def _cloudpickle(value: Any, file: BinaryIO) -> References:
                 raise pickle.PicklingError("a view of another object's memory")
             return super().reducer_override(value)
 
-    pickler = Observing(file, PROTOCOL)
+    pickler = Observing(file, PROTOCOL, buffer_callback=buffers.take)
     reducers = _reducers()
     if reducers:
         pickler.dispatch_table = {**dict(pickler.dispatch_table), **reducers}
     pickler.dump(value)
-    return references
+    return references, buffers
 
 
 def _reducers() -> dict[type, Callable[[Any], Any]]:
@@ -139,7 +190,22 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
             return value.__reduce_ex__(PROTOCOL)
         return torch.nn.Parameter(value.data.cpu(), requires_grad=value.requires_grad).__reduce_ex__(PROTOCOL)
 
-    return {torch.Tensor: tensor, torch.nn.Parameter: parameter}
+    def storage(value: Any) -> Any:
+        untyped = value._untyped_storage
+        if untyped.nbytes() < LARGE_BUFFER or untyped.device.type != "cpu":
+            return value.__reduce_ex__(PROTOCOL)  # torch makes a file of it in memory
+        numbers = torch.empty(0, dtype=torch.uint8).set_(untyped).numpy()
+        return torch_storage, (pickle.PickleBuffer(numbers), value.dtype)
+
+    return {torch.Tensor: tensor, torch.nn.Parameter: parameter, torch.storage.TypedStorage: storage}
+
+
+def torch_storage(buffer: Any, kind: Any) -> Any:
+    """A tensor's storage on a buffer. Pickles name this function."""
+    import torch
+
+    untyped = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=kind, _internal=True)
 
 
 def _unserializable(value: Any, error: Exception) -> SerializationError:

@@ -19,6 +19,8 @@ from stoker.core.usercode import is_own_package, is_user_file, is_user_module, s
 _CACHED_FUNCTION: Final = type(functools.lru_cache(lambda: None))
 NAMED: Final = (type, FunctionType, BuiltinFunctionType, _CACHED_FUNCTION)
 """Types of what a pickle names."""
+LARGE_BUFFER: Final = 256 * 1024
+"""Bytes from which on a buffer is kept out of a pickle: pickle would copy it, and mapping it is faster than reading."""
 _SET_OPCODES: Final = (b"\x8f\x94", b"\x91\x94")
 """EMPTY_SET and FROZENSET, each followed by MEMOIZE, in pickles of protocol 4 and later."""
 
@@ -128,7 +130,8 @@ def tensor_reduction(value: Any) -> Any:
     ):
         return NotImplemented
     plain = value.detach().cpu().contiguous().flatten()
-    numbers = plain.view(torch.uint8).numpy().tobytes()  # bytes, since NumPy does not have all types
+    numbers = plain.view(torch.uint8).numpy()  # bytes, since NumPy does not have all types
+    numbers = numbers.tobytes() if numbers.nbytes < LARGE_BUFFER else pickle.PickleBuffer(numbers)
     return tuple, ((type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad, numbers),)
 
 
@@ -140,12 +143,24 @@ class _Hash:
         self.sha256.update(data)
         return len(data)
 
+    def take(self, buffer: pickle.PickleBuffer) -> bool:
+        """Count a large buffer, which pickle would copy first; true for one that is left to the pickle."""
+        try:
+            view = buffer.raw()
+        except BufferError:
+            return True
+        if view.nbytes < LARGE_BUFFER:
+            return True
+        self.sha256.update(view.nbytes.to_bytes(8, "big"))
+        self.sha256.update(view)
+        return False
+
 
 class _SortingPickler(pickle.Pickler):
     """Pickles a value with the sorted digests of a set's items in the set's place, and tensors by their numbers."""
 
     def __init__(self, file: _Hash, protocol: int, inside: dict[int, int]) -> None:
-        super().__init__(file, protocol)
+        super().__init__(file, protocol, buffer_callback=file.take)
         self._protocol = protocol
         self._inside = inside
         self.differs = False
