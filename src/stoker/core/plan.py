@@ -87,12 +87,15 @@ class StepPlan:
 def uses_cache(step: StepPlan) -> bool:
     """Whether the step's result is taken from the cache and kept in it.
 
-    With `cache="strict"` it is not if the step's code looks up other code by name, which no key can know but its own
-    `cache_key`.
+    It is not if the step's code looks up other code by name, which no key can know but its own `cache_key`; unless it
+    was given `cache=True`.
     """
-    return step.settings.cache is not False and not (
-        step.settings.cache == "strict" and step.lookups and step.settings.cache_key is None
-    )
+    return step.settings.cache is not False and (not lookup_text(step) or cached_anyway(step))
+
+
+def cached_anyway(step: StepPlan) -> bool:
+    """Whether somebody asked for a step's cache, so that it counts although its code cannot be followed everywhere."""
+    return step.settings.cache is True and "cache" in step.origins
 
 
 def source_outputs(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
