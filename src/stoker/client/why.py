@@ -26,8 +26,8 @@ from stoker.store.store import Store
 
 ChangeKind = Literal["code", "value", "package", "input", "argument", "environment", "cache_key", "outputs"]
 Reason = Literal[
-    "taken", "cached", "first", "changed", "no-cache", "cache-off", "not-followed", "again", "expired", "failed", "lost",
-    "gone", "unfinished",
+    "taken", "cached", "first", "changed", "no-cache", "cache-off", "not-followed", "again", "expired", "failed",
+    "lost", "gone", "unfinished",
 ]  # fmt: skip
 _LONGEST: Final = 60
 """Characters of a value that is shown."""

@@ -30,9 +30,9 @@ _EVALUATORS: Final = frozenset({"eval", "exec"})
 _FILE_LOADERS: Final = frozenset({"spec_from_file_location", "run_path", "run_module", "resolve_name"})
 """Functions of importlib, runpy and pkgutil that load code by a path or a name."""
 _ARGUMENT_READERS: Final = frozenset(
-    {"parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args"}
+    {"argv", "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args"}
 )
-"""Methods of argparse and its like that read `sys.argv` where they are given nothing else."""
+"""`sys.argv`, and the methods of argparse and its like that read it."""
 _IMPORTERS: Final = frozenset({"import_module", "__import__"})
 
 NamePath = tuple[str, ...]
@@ -156,6 +156,8 @@ class _Reader:
     # Names
 
     def _read_names(self) -> None:
+        attributes = {item.argval for item in self._named if item.opname in _ATTRIBUTES}
+        self._arguments |= not _ARGUMENT_READERS.isdisjoint(attributes)
         index = 0
         while index < len(self._named):
             instruction = self._named[index]
@@ -163,8 +165,6 @@ class _Reader:
                 level, names = self._named[index - 2].argval, self._named[index - 1].argval
                 self._imports.append((level or 0, str(instruction.argval), tuple(names or ())))
                 self._arguments |= instruction.argval == "sys" and "argv" in (names or ())
-            elif instruction.opname in _ATTRIBUTES and instruction.argval in _ARGUMENT_READERS:
-                self._arguments = True
             elif instruction.opname in _ATTRIBUTES and instruction.argval == "__subclasses__":
                 self._note((str(instruction.argval),), index)  # of what no name says
             path, following = self._path(index)
@@ -189,7 +189,6 @@ class _Reader:
         """Note what a path reads; returns the index of the next instruction to look at."""
         if self._named[index].opname in _LOOKUPS:
             self._paths.add(path)
-        self._arguments |= path[:2] == ("sys", "argv") or not _ARGUMENT_READERS.isdisjoint(path[1:])
         if path[-1] in _IMPORTERS:
             self._follow_importer(path, index, following)
         elif path[-1] in _FILE_LOADERS or (len(path) == 1 and path[0] in _EVALUATORS):

@@ -89,6 +89,12 @@ def _source(module: ModuleType, name: str, qualname: str, where: str) -> Functio
         # `python -m package.module` is importable under its real name; `python folder` has no such name.
         real = getattr(spec, "name", "__main__")
         if real == "__main__":
+            if not os.path.isfile(path):
+                raise SourceError(
+                    f"'{qualname}' is in the main module of an archive, {path}, which no worker can run",
+                    where=where,
+                    fix="put the steps into another module of the archive, and import it from __main__.py",
+                )
             return FunctionSource(
                 kind="script",
                 module=script_module(path),
