@@ -6,6 +6,7 @@ outside a main block ends the import there (`core.request.NotTheDriver`), with a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -58,11 +59,19 @@ def module_of(source: FunctionSource) -> ModuleType:
         return loaded
     before, request.WORKER = request.WORKER, True
     try:
-        if source.kind == "script":
-            return _script(name, source.path)
-        return _module(name)
+        module = _script(name, source.path) if source.kind == "script" else _module(name)
+        _parse_flags()
+        return module
     finally:
         request.WORKER = before
+
+
+def _parse_flags() -> None:
+    """Parse the flags of absl, which a script's main block parses in the driver only."""
+    flags: Any = getattr(sys.modules.get("absl.flags"), "FLAGS", None)
+    if flags is not None and not flags.is_parsed():
+        with contextlib.suppress(Exception):  # a step that reads a flag then gets absl's own error
+            flags(sys.argv, known_only=True)
 
 
 class _UncachedLoader(SourceFileLoader):
