@@ -207,3 +207,18 @@ def test_an_option_of_both_is_refused(project: Any) -> None:
     refused = project.stoker("run", "train.py", "--lr", "3", "--name", "mine", code=2).stderr
     assert "--name is an option of every run, and train.py has one of that name" in refused
     project.stoker("run", "--name", "ours", "train.py", "--", "--lr", "3", "--name", "mine")
+
+
+def test_a_secret_on_the_command_line_is_masked_where_it_is_shown(project: Any) -> None:
+    head, value, end = RUNS["argparse at module level"]
+    write(
+        project,
+        head.replace("args = parser.parse_args()", "") + 'parser.add_argument("--api-key")\nargs = parser.parse_args()',
+        "args.api_key is not None and 3.0",
+        end,
+    )
+    words = ["train.py", "--with", "docker", "--", "--lr", "3", "--api-key", "abcdefgh12345678"]
+    for option in ("--json", "--render"):
+        shown = project.stoker("plan", option, *words, code=None)
+        assert "abcdefgh" not in shown.stdout + shown.stderr
+        assert "--lr" in shown.stdout and "***" in shown.stdout

@@ -17,7 +17,7 @@ from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT, UsageError, nearest
-from stoker.core.plan import Plan, StepPlan, lookup_text, uses_cache
+from stoker.core.plan import Plan, StepPlan, lookup_text, uses_cache, without_secrets
 from stoker.core.proof import proof_text
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.resources import describe
@@ -79,7 +79,7 @@ def command(words: list[str]) -> int:
         if options.get("lock"):
             locking: Any = importlib.import_module("stoker.cli.locking")  # imports what resolves requirements
             locking.show(plan, options["lock"], as_json=as_json)
-        document = to_json(plan)
+        document = to_json(without_secrets(plan))
         if options.get("where"):
             where: Any = importlib.import_module("stoker.cli.where")
             answers = where.ask_stacks(lambda name: driver.plan(pipeline, arguments, attrs.evolve(request, stack=name)))

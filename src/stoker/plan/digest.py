@@ -458,7 +458,8 @@ class _Walk:
         value = _value_of(path[:-1], scope)
         remaining = [value] if isinstance(value, type) else []
         while remaining:
-            for kind in type.__subclasses__(remaining.pop()):
+            found: list[type] = type.__subclasses__(remaining.pop())
+            for kind in found:
                 remaining.append(kind)
                 if is_user_class(kind):
                     edges[f"{path[-2]} > {_label(kind)}"] = self.pieces(kind)
@@ -874,15 +875,12 @@ def _source_lines(value: Any, kind: PartKind) -> tuple[str, tuple[int, int]]:
     return file, (first, first + len(lines) - 1)
 
 
-def _hides_state(kind: type) -> bool:
+def _hides_state(kind: Any) -> bool:
     """Whether a class of the user's own says itself what its pickle is made of, which may leave out what it has."""
     if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
         return False
-    names = ("__reduce__", "__reduce_ex__")
     return any(
-        is_user_class(base) and not names_of.isdisjoint(names)
-        for base in kind.__mro__
-        for names_of in (vars(base).keys(),)
+        ("__reduce__" in vars(base) or "__reduce_ex__" in vars(base)) and is_user_class(base) for base in kind.__mro__
     )
 
 

@@ -156,7 +156,7 @@ class CommandLine:
         """
         if not self.shared:
             return read(program, self.words)
-        options, words = split(self.words, options_of(program))
+        written, words = split(self.words, options_of(program))
         open_names = {name for name in program.signature.parameters if name not in arguments}
         kept, following = [], False
         for word in words:
@@ -165,7 +165,7 @@ class CommandLine:
                 following = name in open_names or name.removeprefix("no_") in open_names
             if following:
                 kept.append(word)
-        accepted, options = options_of(program), program.complete_options(options)
+        accepted, options = options_of(program), program.complete_options(written)
         program = program.apply_options(options)
         return program, request(program, accepted, options, kept)
 
