@@ -210,7 +210,7 @@ def test_an_option_of_both_is_refused(project: Any) -> None:
 
 
 def test_a_secret_on_the_command_line_is_masked_where_it_is_shown(project: Any) -> None:
-    head, value, end = RUNS["argparse at module level"]
+    head, _, end = RUNS["argparse at module level"]
     write(
         project,
         head.replace("args = parser.parse_args()", "") + 'parser.add_argument("--api-key")\nargs = parser.parse_args()',
