@@ -170,3 +170,76 @@ def test_an_input_whose_class_is_gone_is_reported_once(project: Any) -> None:
     run = project.client().runs()[0]
     assert run.steps["load"].status == "cached"
     assert {run.steps[name].status for name in ("first", "second")} <= {"failed", "cancelled", "skipped"}
+
+
+FOLLOWED = """
+import sys
+import pkg
+import json
+from stoker import pipeline, step
+from pkg.base import Base
+
+class Hidden:
+    def __init__(self, value): self.value = value
+    def __reduce__(self): return (Hidden, (0,))
+
+HIDDEN = [Hidden({hidden})]
+setattr(json, "".join(["ex", "tra"]), pkg.base.extra)
+
+@step
+def submodule(name): return getattr(pkg, name).value()
+
+@step
+def patched(name): return getattr(json, name)()
+
+@step
+def subclasses(): return [kind.value() for kind in Base.__subclasses__()]
+
+@step
+def hidden(): return HIDDEN[0].value
+
+@step
+def unknown(kind="x"): return [one.__name__ for one in type(pkg.base.One()).__mro__[1].__subclasses__()]
+
+@step(cache=True)
+def wanted(): return [one.__name__ for one in type(pkg.base.One()).__mro__[1].__subclasses__()]
+
+@pipeline
+def flow():
+    submodule("other"), patched("extra"), subclasses(), hidden(), unknown(), wanted()
+
+if __name__ == "__main__":
+    print(*(f"{{key}}={{step.status}}" for key, step in flow().steps.items()))
+"""
+BASE = """
+class Base: ...
+class One(Base):
+    @staticmethod
+    def value(): return {one}
+def extra(): return {extra}
+"""
+
+
+def test_code_that_is_found_without_its_name_counts(project: Any) -> None:
+    def ran(one: int = 1, extra: int = 1, other: int = 1, hidden: int = 1) -> set[str]:
+        project.write(
+            {"flow.py": FOLLOWED.format(hidden=hidden), "pkg/__init__.py": "import pkg.base\nimport pkg.other\n"}
+        )
+        project.write({"pkg/base.py": BASE.format(one=one, extra=extra)})
+        project.write({"pkg/other.py": f"def value(): return {other}\n"})
+        words = dict(word.split("=") for word in project.command([sys.executable, "flow.py"]).stdout.split())
+        return {key for key, status in words.items() if status != "cached"}
+
+    assert len(ran()) == 6
+    assert ran() == {"unknown"}
+    assert "unknown" in ran(hidden=20) and "hidden" in ran(hidden=30)
+    assert ran(hidden=30) == {"unknown"}
+    assert {"subclasses"} <= ran(hidden=30, one=20)
+    assert {"patched"} <= ran(hidden=30, one=20, extra=30)
+    assert {"submodule", "unknown"} <= ran(hidden=30, one=20, extra=30, other=40)
+    plan = project.stoker("plan", "flow.py").stdout
+    line = next(n for n, text in enumerate(FOLLOWED.strip().splitlines(), 1) if text.startswith("def unknown"))
+    assert f"step 'unknown': is not cached because it looks up code by name at flow.py:{line}" in plan, plan
+    assert "step 'wanted': is cached although it looks up code by name" in plan
+    why = project.stoker("why", project.client().runs()[0].id, "unknown").stdout
+    assert f"it looks up code by name at flow.py:{line}, which no cache key can know" in why, why

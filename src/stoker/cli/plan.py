@@ -17,7 +17,7 @@ from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT, UsageError, nearest
-from stoker.core.plan import Plan, StepPlan
+from stoker.core.plan import Plan, StepPlan, lookup_text, uses_cache, without_secrets
 from stoker.core.proof import proof_text
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.resources import describe
@@ -28,7 +28,7 @@ from stoker.core.units import duration_text
 from stoker.core.words import count_text
 from stoker.plan.settingtexts import given_settings
 from stoker.report.streams import echo
-from stoker.run import commandline, driver
+from stoker.run import driver
 from stoker.run.commandline import CommandLine
 from stoker.run.program import Program
 from stoker.run.session import Session
@@ -79,7 +79,7 @@ def command(words: list[str]) -> int:
         if options.get("lock"):
             locking: Any = importlib.import_module("stoker.cli.locking")  # imports what resolves requirements
             locking.show(plan, options["lock"], as_json=as_json)
-        document = to_json(plan)
+        document = to_json(without_secrets(plan))
         if options.get("where"):
             where: Any = importlib.import_module("stoker.cli.where")
             answers = where.ask_stacks(lambda name: driver.plan(pipeline, arguments, attrs.evolve(request, stack=name)))
@@ -128,7 +128,7 @@ def _first_call(
     line.planning = True
     with targets.execute(target, line) as main:
         program, arguments = line.calls[0] if line.calls else (targets.choose(main, target), {})
-        program, request = commandline.read(program, line.words)
+        program, request = line.read(program, arguments)
         yield program, arguments, request
 
 
@@ -169,7 +169,7 @@ def step_facts(step: StepPlan, backend: str) -> Iterator[tuple[str, str]]:
         yield "retry", _retry_text(settings.retry)
     if settings.timeout is not None:
         yield "timeout", duration_text(settings.timeout)
-    yield "cache", _cache_text(settings)
+    yield "cache", _cache_text(step)
     if settings.environment:
         yield "variables", ", ".join(sorted(settings.environment))
     if step.inputs:
@@ -219,9 +219,12 @@ def _retry_text(retry: Retry) -> str:
     return text + (f", out of memory: {', then '.join(map(str, retry.on_oom))}" if retry.on_oom else "")
 
 
-def _cache_text(settings: StepSettings) -> str:
+def _cache_text(step: StepPlan) -> str:
+    settings = step.settings
     if not settings.cache:
         return "no"
+    if not uses_cache(step):
+        return f"no: {lookup_text(step)}"
     if settings.cache == "strict":
         return "strict" if settings.cache_expires is None else f"strict, for {duration_text(settings.cache_expires)}"
     return "yes" if settings.cache_expires is None else f"yes, for {duration_text(settings.cache_expires)}"

@@ -43,7 +43,7 @@ def command_line(
             raise UsageError("no file is named", fix=f"write `stoker {name} train.py`, for example")
         return None, CommandLine(), options
     target = targets.parse(rest[0], pipeline)
-    return target, CommandLine(words=[*before, *rest[1:]], wanted=target.pipeline), options
+    return target, CommandLine(words=[*before, *rest[1:]], before=len(before), wanted=target.pipeline), options
 
 
 def _before_the_file(words: list[str]) -> tuple[list[str], list[str]]:
@@ -78,5 +78,5 @@ def command(words: list[str]) -> None:
         return
     with targets.execute(target, line) as main:
         if not line.calls:
-            program, request = commandline.read(targets.choose(main, target), line.words)
+            program, request = line.read(targets.choose(main, target), {})
             start.run(program, {}, request)

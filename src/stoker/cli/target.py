@@ -81,6 +81,7 @@ def load(target: ProgramFile) -> ModuleType:
         raise UsageError(f"{target.text} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     was_worker, request.WORKER = request.WORKER, True
+    argv, sys.argv = sys.argv, [target.path]
     sys.modules[name] = module
     try:
         with _report_user_errors():
@@ -90,7 +91,7 @@ def load(target: ProgramFile) -> ModuleType:
     except NotTheDriver:
         pass  # a pipeline is called outside a main block: the module is complete up to there
     finally:
-        request.WORKER = was_worker
+        request.WORKER, sys.argv = was_worker, argv
     return module
 
 
@@ -112,7 +113,7 @@ def execute(target: ProgramFile, line: CommandLine) -> Iterator[ModuleType]:
         __cached__=None,
         __builtins__=__builtins__,
     )
-    sys.argv = [target.path]
+    sys.argv = [target.path, *line.give_script(target.path)]
     sys.modules["__main__"] = main
     token = COMMAND_LINE.set(line)
     try:

@@ -18,6 +18,7 @@ from stoker.client.keys import NoSuchKey
 from stoker.client.times import iso_text, local_time, optional_time
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, UsageError
+from stoker.core.plan import places_text
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text
 from stoker.store.rows import RunRow, StepRow
@@ -25,8 +26,8 @@ from stoker.store.store import Store
 
 ChangeKind = Literal["code", "value", "package", "input", "argument", "environment", "cache_key", "outputs"]
 Reason = Literal[
-    "taken", "cached", "first", "changed", "no-cache", "cache-off", "again", "expired", "failed", "lost", "gone",
-    "unfinished",
+    "taken", "cached", "first", "changed", "no-cache", "cache-off", "not-followed", "again", "expired", "failed",
+    "lost", "gone", "unfinished",
 ]  # fmt: skip
 _LONGEST: Final = 60
 """Characters of a value that is shown."""
@@ -178,6 +179,9 @@ class _Question:
             return "no-cache", "the run was started with --no-cache"
         if self._recipe(self._row).get("cache") is False:
             return "cache-off", "the cache is off for the step (cache=False, or a flow's step without @cache)"
+        if self._recipe(self._row).get("lookups"):
+            places = places_text(self._recipe(self._row)["lookups"])
+            return "not-followed", f"it looks up code by name at {places}, which no cache key can know"
         if start:
             return "again", f"the run repeats run {self._run.origin} from '{start}' on"
         return None

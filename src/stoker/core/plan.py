@@ -12,6 +12,7 @@ import attrs
 from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import StepOutput
 from stoker.core.protocol import HookFacts, StepResult, WorkerEvent
+from stoker.core.secret import mask_words
 from stoker.core.settings import PipelineSettings, StepSettings
 from stoker.core.source import FunctionSource
 from stoker.core.status import JobState
@@ -87,12 +88,30 @@ class StepPlan:
 def uses_cache(step: StepPlan) -> bool:
     """Whether the step's result is taken from the cache and kept in it.
 
-    With `cache="strict"` it is not if the step's code looks up other code by name, which no key can know but its own
-    `cache_key`.
+    It is not if the step's code looks up other code by name, which no key can know but its own `cache_key`; unless it
+    was given `cache=True`.
     """
-    return step.settings.cache is not False and not (
-        step.settings.cache == "strict" and step.lookups and step.settings.cache_key is None
-    )
+    return step.settings.cache is not False and (not lookup_text(step) or cached_anyway(step))
+
+
+def without_secrets(plan: Plan) -> Plan:
+    """The plan as it is shown: what a script's command line says of secrets is masked."""
+    masked: dict[int, FunctionSource] = {}
+    steps = []
+    for step in plan.steps:
+        source = masked.get(id(step.source))
+        if source is None:
+            source = masked[id(step.source)] = attrs.evolve(step.source, argv=mask_words(step.source.argv))
+        hooks = {name: attrs.evolve(hook, argv=mask_words(hook.argv)) for name, hook in step.hooks.items()}
+        steps.append(attrs.evolve(step, source=source, hooks=hooks))
+    own = plan.source and attrs.evolve(plan.source, argv=mask_words(plan.source.argv))
+    hooks = {name: attrs.evolve(hook, argv=mask_words(hook.argv)) for name, hook in plan.hooks.items()}
+    return attrs.evolve(plan, steps=tuple(steps), source=own, hooks=hooks)
+
+
+def cached_anyway(step: StepPlan) -> bool:
+    """Whether somebody asked for a step's cache, so that it counts although its code cannot be followed everywhere."""
+    return step.settings.cache is True and "cache" in step.origins
 
 
 def source_outputs(tree: Mapping[str, Any]) -> list[tuple[str, str]]:

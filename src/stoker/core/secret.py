@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, Sequence
 
 from stoker.core.errors import ParameterError
 from stoker.core.patterns import lazy_pattern
@@ -97,3 +97,16 @@ def looks_secret(name: str, value: Any) -> bool:
     if not isinstance(value, str) or is_reference(value) or SECRET_NAME.fullmatch(name.replace("-", "_")) is None:
         return False
     return len(value) >= _SHORTEST_PLAIN and not any(character.isspace() for character in value)
+
+
+def mask_words(words: Sequence[str]) -> tuple[str, ...]:
+    """A command line with what looks like a secret masked: `--token VALUE` and `--token=VALUE`."""
+    shown: list[str] = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        before = shown[-1] if shown else ""
+        if equals and looks_secret(flag.lstrip("-"), value):
+            shown.append(f"{flag}={MASK}")
+        else:
+            shown.append(MASK if before.startswith("-") and looks_secret(before.lstrip("-"), word) else word)
+    return tuple(shown)

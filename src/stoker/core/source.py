@@ -19,3 +19,5 @@ class FunctionSource:
     path: str = ""
     root: str = ""
     digest: str = ""
+    argv: tuple[str, ...] = ()
+    """The driver's `sys.argv`, which the process gets: a script may read its command line when it is imported."""

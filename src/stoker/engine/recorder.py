@@ -84,7 +84,7 @@ class Recorder:
         self._recipes: dict[tuple[Any, ...], str] = {}
         # By the digest of a step's code: the latest that was named, with the step's setting `cache`. The elements of a
         # fan-out have one recipe, and so have most steps that share a function.
-        self._latest_recipe: dict[str, tuple[bool | str, KeyParts, str]] = {}
+        self._latest_recipe: dict[str, tuple[tuple[bool | str, bool], KeyParts, str]] = {}
         self._beat_at = time.monotonic()
         self._check_at = 0.0
         self._place = store.blobs.place()
@@ -182,7 +182,8 @@ class Recorder:
     def recipe_of(self, step: StepPlan, parts: KeyParts) -> str:
         """The name of what a step's cache key is made of beside its inputs; what it names is kept."""
         latest = self._latest_recipe.get(step.code)
-        if latest is not None and latest[0] == step.settings.cache and latest[1].differs_in_inputs_only(parts):
+        asked = (step.settings.cache, uses_cache(step))
+        if latest is not None and latest[0] == asked and latest[1].differs_in_inputs_only(parts):
             return latest[2]
         key = recipe_key(step, parts)
         name = self._recipes.get(key)
@@ -191,7 +192,7 @@ class Recorder:
             if not self._has_recipe(name):
                 self._batch.recipe(RecipeRow(digest=name, created=time.time(), document=recipe_document(step, parts)))
             self._recipes[key] = name
-        self._latest_recipe[step.code] = (step.settings.cache, parts, name)
+        self._latest_recipe[step.code] = (asked, parts, name)
         return name
 
     def _has_recipe(self, name: str) -> bool:

@@ -29,6 +29,10 @@ _ATTRIBUTE_READERS: Final = frozenset({"getattr", "hasattr"})
 _EVALUATORS: Final = frozenset({"eval", "exec"})
 _FILE_LOADERS: Final = frozenset({"spec_from_file_location", "run_path", "run_module", "resolve_name"})
 """Functions of importlib, runpy and pkgutil that load code by a path or a name."""
+_ARGUMENT_READERS: Final = frozenset(
+    {"argv", "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args"}
+)
+"""`sys.argv`, and the methods of argparse and its like that read it."""
 _IMPORTERS: Final = frozenset({"import_module", "__import__"})
 
 NamePath = tuple[str, ...]
@@ -63,6 +67,10 @@ class CodeReading:
     imports: tuple[Import, ...]
     whole_module: bool
     """Whether it takes names from `globals()` that no literal gives, so that any code of its module may be used."""
+    computed: tuple[NamePath, ...]
+    """Names of which an attribute is read that no literal names: `getattr(helpers, name)`."""
+    arguments: bool
+    """Whether it reads the program's command line."""
     lookups: tuple[LookupSite, ...]
     code: CodeType
     """The code object, kept alive so that its id stays unique."""
@@ -87,6 +95,8 @@ class _Reader:
         self._paths: set[NamePath] = set()
         self._imports: list[Import] = []
         self._whole_module = False
+        self._computed: set[NamePath] = set()
+        self._arguments = False
         self._lookups: list[LookupSite] = []
         # Constants count where they are used, not in their table, which a docstring shifts; NOPs are left by layouts.
         instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
@@ -101,6 +111,8 @@ class _Reader:
             paths=tuple(sorted(self._paths)),
             imports=tuple(self._imports),
             whole_module=self._whole_module,
+            computed=tuple(sorted(self._computed)),
+            arguments=self._arguments,
             lookups=tuple(self._lookups),
             code=self._code,
         )
@@ -110,6 +122,8 @@ class _Reader:
         self._paths.update(reading.paths)
         self._imports.extend(reading.imports)
         self._whole_module |= reading.whole_module
+        self._computed.update(reading.computed)
+        self._arguments |= reading.arguments
         self._lookups.extend(reading.lookups)
         return reading.digest
 
@@ -142,12 +156,17 @@ class _Reader:
     # Names
 
     def _read_names(self) -> None:
+        attributes = {item.argval for item in self._named if item.opname in _ATTRIBUTES}
+        self._arguments |= not _ARGUMENT_READERS.isdisjoint(attributes)
         index = 0
         while index < len(self._named):
             instruction = self._named[index]
             if instruction.opname == "IMPORT_NAME":
                 level, names = self._named[index - 2].argval, self._named[index - 1].argval
                 self._imports.append((level or 0, str(instruction.argval), tuple(names or ())))
+                self._arguments |= instruction.argval == "sys" and "argv" in (names or ())
+            elif instruction.opname in _ATTRIBUTES and instruction.argval == "__subclasses__":
+                self._note((str(instruction.argval),), index)  # of what no name says
             path, following = self._path(index)
             index = self._follow(path, index, following) if path else index + 1
 
@@ -184,6 +203,8 @@ class _Reader:
             if target and name is not None:
                 self._paths.add((*target, name))
                 return behind + 1
+            if target and self._named[following].opname in _LOOKUPS:
+                self._computed.add(target)
         return following
 
     def _follow_importer(self, path: NamePath, index: int, following: int) -> None:

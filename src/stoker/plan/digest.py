@@ -10,6 +10,7 @@ place of functions and classes, modules without importing them. Of other package
 from __future__ import annotations
 
 import builtins
+import copyreg
 import enum
 import functools
 import hashlib
@@ -17,6 +18,7 @@ import inspect
 import logging
 import os
 import pickle
+import pkgutil
 import re
 import sys
 import types
@@ -88,6 +90,8 @@ _FIELD_TABLES: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_f
 _FIELD_ATTRIBUTES: Final = ("default", "default_factory", "validator", "converter", "on_setattr", "metadata")
 _SIMPLE: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range, type(NotImplemented)})
 _CONTAINERS: Final = frozenset({list, tuple, set, frozenset, dict, types.MappingProxyType})
+_BAGS: Final = frozenset({("argparse", "Namespace"), ("types", "SimpleNamespace")})
+"""Types of objects that do nothing but have attributes."""
 _CACHED_FUNCTION: Final = type(functools.lru_cache(lambda: None))
 _REFERENCES: Final = (
     type,
@@ -374,11 +378,17 @@ class _Walk:
     def _follow_reading(self, reading: CodeReading, scope: dict[str, Any], edges: _Edges) -> None:
         for path in reading.paths:
             self._follow_path(path, scope, edges)
+            if path[-1] == "__subclasses__":
+                self._follow_subclasses(path, scope, edges)
+        for path in reading.computed:
+            self._follow_computed(path, scope, edges)
         package = scope.get("__package__") or ""
         for imported in reading.imports:
             self._follow_import(*imported, package, edges)
         if reading.whole_module:
             self._follow_own_module(scope, edges)
+        if reading.arguments:
+            edges["sys.argv"] = _argument_pieces()
         # A function of the user's own may be called eval or import_module.
         self.sites += [site for site in reading.lookups if not _is_own_callable(scope.get(site.name.partition(".")[0]))]
 
@@ -393,6 +403,15 @@ class _Walk:
                 edges[name] = self.pieces(replaced)
             return
         value = scope[name]
+        kind = type(value)
+        if (kind.__module__, kind.__qualname__) in _BAGS and len(path) > 1 and path[1] in vars(value):
+            # Of arguments that a script has parsed those count that the code reads.
+            label, value = f"{name}.{path[1]}", vars(value)[path[1]]
+            edges[label], edges.objects[label] = self.pieces(value), value
+            return
+        if value is sys.argv:
+            edges[name] = _argument_pieces()
+            return
         if not isinstance(value, ModuleType):
             if name not in edges:
                 edges[name], edges.objects[name] = self.pieces(value), value
@@ -433,6 +452,31 @@ class _Walk:
         inner = self.imported_module(f"{module.__name__}.{attribute}")
         if inner is not None:
             edges[label] = (inner,)
+
+    def _follow_subclasses(self, path: NamePath, scope: dict[str, Any], edges: _Edges) -> None:
+        """Follow the user's classes that `Base.__subclasses__()` finds now."""
+        value = _value_of(path[:-1], scope)
+        remaining = [value] if isinstance(value, type) else []
+        while remaining:
+            found: list[type] = type.__subclasses__(remaining.pop())
+            for kind in found:
+                remaining.append(kind)
+                if is_user_class(kind):
+                    edges[f"{path[-2]} > {_label(kind)}"] = self.pieces(kind)
+
+    def _follow_computed(self, path: NamePath, scope: dict[str, Any], edges: _Edges) -> None:
+        """Follow what `getattr(module, name)` may find beside the module's own code: submodules of the user's, and
+        what was put into the module."""
+        module = _value_of(path, scope)
+        if not isinstance(module, ModuleType):
+            return
+        label = ".".join(path)
+        for name, value in vars(module).items():
+            if _is_own_callable(value) and getattr(_unwrap(value), "__module__", None) != module.__name__:
+                edges[f"{label}.{name}"] = self.pieces(value)
+        if is_user_module(module):
+            for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+                self._follow_absent(module, found.name, f"{label}.{found.name}", edges)
 
     def _check_kind(self, value: Any, label: str, edges: _Edges) -> None:
         """Follow methods that the user put into another package's class."""
@@ -504,6 +548,8 @@ class _Walk:
         edges = _Edges()
         for imported in reading.imports:
             self._follow_import(*imported, package, edges)
+        if reading.arguments:
+            edges["sys.argv"] = _argument_pieces()
         node.edges, node.objects = sorted(edges.items(), key=lambda edge: edge[0]), edges.objects
         self.sites += reading.lookups
 
@@ -661,7 +707,7 @@ class _Walk:
             pieces: list[Piece] = [_pack("pickle", file.sha256.digest())]
             for reference in references:
                 pieces += self.pieces(reference)
-            return pieces
+            return [*pieces, *self._state_pieces(value, kind)] if _hides_state(kind) else pieces
         return self._state_pieces(value, kind)
 
     def _state_pieces(self, value: Any, kind: type) -> list[Piece]:
@@ -669,7 +715,8 @@ class _Walk:
         pieces: list[Piece] = [_pack("object"), *self.pieces(kind)]
         if len(self._in_progress) > _STATE_DEPTH * 4:
             return pieces
-        for name, item in sorted(_state(value).items()):
+        slots = {name: getattr(value, name, None) for name in copyreg._slotnames(kind)}  # type: ignore[attr-defined]
+        for name, item in sorted({**_state(value), **slots}.items()):
             if _is_plain_or_own(item):
                 pieces += [_pack("attribute", name), *self.pieces(item)]
         return pieces
@@ -679,6 +726,11 @@ def _pack(*parts: bytes | str) -> bytes:
     """Parts as bytes that no other parts have."""
     data = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in parts]
     return b"".join(b"%d:" % len(part) + part for part in data) + b";"
+
+
+def _argument_pieces() -> Pieces:
+    """The command line, without the script's path."""
+    return (_pack("arguments", *map(str, sys.argv[1:])),)
 
 
 def _joined(pieces: Iterable[Piece]) -> Pieces:
@@ -699,6 +751,14 @@ def _sort_key(pieces: list[Piece]) -> bytes:
         code = getattr(piece.value, "__code__", None)
         keys.append(_pack(piece.label, read_code(code).digest if code is not None else b""))
     return b"".join(keys)
+
+
+def _value_of(path: NamePath, scope: Mapping[str, Any]) -> Any:
+    """What a path of a module leads to through modules; None if it leads nowhere."""
+    value = scope.get(path[0])
+    for attribute in path[1:]:
+        value = vars(value).get(attribute) if isinstance(value, ModuleType) else None
+    return value
 
 
 def _unwrap(value: Any) -> Any:
@@ -815,6 +875,15 @@ def _source_lines(value: Any, kind: PartKind) -> tuple[str, tuple[int, int]]:
     return file, (first, first + len(lines) - 1)
 
 
+def _hides_state(kind: Any) -> bool:
+    """Whether a class of the user's own says itself what its pickle is made of, which may leave out what it has."""
+    if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+        return False
+    return any(
+        ("__reduce__" in vars(base) or "__reduce_ex__" in vars(base)) and is_user_class(base) for base in kind.__mro__
+    )
+
+
 class _HashingFile:
     """A file that computes the digest of what is written to it."""
 
@@ -843,7 +912,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, item: Any) -> Any:
         """The number of an item that is collected; None for an item that is pickled."""
-        if item is self._value or not isinstance(item, _REFERENCES):
+        if item is self._value or not (isinstance(item, _REFERENCES) or _hides_state(type(item))):
             return None
         self._references.append(item)
         return len(self._references)

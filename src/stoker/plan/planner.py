@@ -29,7 +29,7 @@ from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many, StepSpec
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
-from stoker.core.plan import Plan, StepPlan, lookup_text, places_text, reporter_of
+from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.source import FunctionSource
 from stoker.core.values import frozen
@@ -125,7 +125,7 @@ class Planner:
 
         Look-ups of the body itself are none: it runs in each run.
         """
-        settings, _ = resolve((*self._layers, *self._overrides.every), self._stack)
+        settings, origins = resolve((*self._layers, *self._overrides.every), self._stack)
         if not settings.cache or settings.cache_key is not None:
             return
         function = inspect.unwrap(body)
@@ -136,7 +136,7 @@ class Planner:
             yield _lookup_finding(
                 f"{where} pipeline '{pipeline}'",
                 f"has steps whose code looks up code by name at {places_text(place_texts(places))}",
-                strict=settings.cache == "strict",
+                anyway=settings.cache is True and "cache" in origins,
             )
 
     def _resolve(self, node: GraphNode) -> tuple[StepSettings, dict[str, str]]:
@@ -384,19 +384,19 @@ def lookup_findings(steps: Iterable[StepPlan]) -> Iterator[Finding]:
         if not text or not step.settings.cache or step.name in reported:
             continue
         reported.add(step.name)
-        strict = step.settings.cache == "strict"
-        consequence = "not cached because" if strict else "cached although"
-        yield _lookup_finding(f"{step.where} step '{step.name}'", f"is {consequence} {text}", strict=strict)
+        anyway = cached_anyway(step)
+        consequence = "cached although" if anyway else "not cached because"
+        yield _lookup_finding(f"{step.where} step '{step.name}'", f"is {consequence} {text}", anyway=anyway)
 
 
-def _lookup_finding(where: str, what: str, *, strict: bool) -> Finding:
+def _lookup_finding(where: str, what: str, *, anyway: bool) -> Finding:
     return Finding(
         code=LOOKUP,
         level="info",
         where=where,
         what=what,
         why="no cache key can know which code that is, and a change of it is not seen",
-        fix="add cache_key=… or cache=False" if not strict else "add cache_key=…, or write the name out",
+        fix="add cache_key=… or cache=False" if anyway else "write the name out; or add cache_key=… or cache=True",
     )
 
 

@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.core.plan import StepPlan
+from stoker.core.plan import StepPlan, uses_cache
 from stoker.core.secret import looks_secret
 from stoker.core.usercode import INSTALLED
 from stoker.plan.cachekey import ENVIRONMENTS, KeyParts
@@ -43,7 +43,15 @@ def remember_code(digest: str, readings: Sequence[FunctionCode], more: Mapping[s
 def recipe_key(step: StepPlan, parts: KeyParts) -> tuple[Any, ...]:
     """What a recipe is made of, to be compared and hashed."""
     environment, input_code = (tuple(sorted(part.items())) for part in (parts.environment, parts.input_code))
-    return (step.code, environment, input_code, tuple(parts.outputs), repr(parts.extra), step.settings.cache)
+    return (
+        step.code,
+        environment,
+        input_code,
+        tuple(parts.outputs),
+        repr(parts.extra),
+        step.settings.cache,
+        uses_cache(step),
+    )
 
 
 def recipe_digest(key: tuple[Any, ...]) -> str:
@@ -77,6 +85,7 @@ def recipe_document(step: StepPlan, key: KeyParts) -> dict[str, Any]:
         "outputs": list(key.outputs),
         "cache_key": json.loads(json.dumps(step.settings.cache_key, default=repr)),
         "cache": step.settings.cache,
+        **({} if uses_cache(step) or not step.settings.cache else {"lookups": list(step.lookups)}),
         "parts": parts,
     }
 

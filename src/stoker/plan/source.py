@@ -28,7 +28,7 @@ def locate(function: Callable[..., Any], where: str) -> FunctionSource:
         )
     module = sys.modules.get(module_name)
     if module_name == "__main__" and _is_interactive(module, function):
-        return FunctionSource(kind="pickled", module="__main__", qualname=qualname)
+        return FunctionSource(kind="pickled", module="__main__", qualname=qualname, argv=_argv())
     if "<lambda>" in qualname:
         raise SourceError("a lambda has no name by which a worker could find it", where=where, fix=_FIX)
     if "<locals>" in qualname:
@@ -89,21 +89,38 @@ def _source(module: ModuleType, name: str, qualname: str, where: str) -> Functio
         # `python -m package.module` is importable under its real name; `python folder` has no such name.
         real = getattr(spec, "name", "__main__")
         if real == "__main__":
+            if not os.path.isfile(path):
+                raise SourceError(
+                    f"'{qualname}' is in the main module of an archive, {path}, which no worker can run",
+                    where=where,
+                    fix="put the steps into another module of the archive, and import it from __main__.py",
+                )
             return FunctionSource(
-                kind="script", module=script_module(path), qualname=qualname, path=path, root=os.path.dirname(path)
+                kind="script",
+                module=script_module(path),
+                qualname=qualname,
+                path=path,
+                root=os.path.dirname(path),
+                argv=_argv(),
             )
         name = real
     if not path:
         if spec is None and name not in sys.builtin_module_names:
             raise SourceError(f"module '{name}' was not imported from a file", where=where, fix="put it into a file")
-        return FunctionSource(kind="module", module=name, qualname=qualname)
+        return FunctionSource(kind="module", module=name, qualname=qualname, argv=_argv())
     # A script that this process has imported in place of its own program: values name its classes after `__main__`.
     is_program = sys.modules.get("__main__") is module and module.__name__ != "__main__"
     root = None if is_program else _root(name, path)
     if root is None:
         # Or loaded from its path under another name, as some tools do.
-        return FunctionSource(kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path))
-    return FunctionSource(kind="module", module=name, qualname=qualname, path=path, root=root)
+        return FunctionSource(
+            kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path), argv=_argv()
+        )
+    return FunctionSource(kind="module", module=name, qualname=qualname, path=path, root=root, argv=_argv())
+
+
+def _argv() -> tuple[str, ...]:
+    return tuple(map(str, sys.argv))
 
 
 def _root(name: str, path: str) -> str | None:

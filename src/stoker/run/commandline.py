@@ -7,6 +7,7 @@ they agree. Which program is called is known only when the script calls it: unti
 
 from __future__ import annotations
 
+import os
 import sys
 from contextvars import ContextVar
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
@@ -116,12 +117,57 @@ class CommandLine:
 
     words: Sequence[str] = ()
     """The words that the command does not take itself."""
+    before: int = 0
+    """How many of them stand before the file: they are never the script's."""
+    shared: bool = False
+    """Whether the script reads the words, too."""
     wanted: str = ""
     """The name of the program to run; the script is left where it calls another one."""
     planning: bool = False
     """Whether the script is left at its first call, because only the plan is needed."""
     calls: list[tuple[Program, Mapping[str, Any]]] = attrs.field(factory=list)
     """The programs that the script called, each with its arguments."""
+
+    def give_script(self, file: str) -> list[str]:
+        """The words for `sys.argv` of the script: those behind `--`, and all but a run's options if it reads its
+        command line itself."""
+        words = list(self.words)
+        if "--" in words:
+            at = words.index("--")
+            self.words = words[:at]
+            return words[at + 1 :]
+        text = _text(file)
+        self.shared = _PARSERS.search(text) is not None
+        if not self.shared:
+            return []
+        options, own_words = split(words[self.before :], RUN_OPTIONS)
+        for name in options:
+            if f'"--{name}"' in text or f"'--{name}'" in text:
+                raise ParameterError(
+                    f"--{name} is an option of every run, and {os.path.basename(file)} has one of that name",
+                    fix=f"write the script's own behind `--`: FILE -- --{name} …, and a run's before the file",
+                )
+        return own_words
+
+    def read(self, program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
+        """What the words ask of a program that is called with some arguments.
+
+        Of words that the script reads, too, only those count that name a parameter which its call leaves open.
+        """
+        if not self.shared:
+            return read(program, self.words)
+        written, words = split(self.words, options_of(program))
+        open_names = {name for name in program.signature.parameters if name not in arguments}
+        kept, following = [], False
+        for word in words:
+            if word.startswith("--"):
+                name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+                following = name in open_names or name.removeprefix("no_") in open_names
+            if following:
+                kept.append(word)
+        accepted, options = options_of(program), program.complete_options(written)
+        program = program.apply_options(options)
+        return program, request(program, accepted, options, kept)
 
 
 COMMAND_LINE: ContextVar[CommandLine | None] = ContextVar("stoker_command_line", default=None)
@@ -157,7 +203,7 @@ def take_call(program: Program, arguments: Mapping[str, Any], line: CommandLine)
     line.calls.append((program, arguments))
     if line.planning:
         raise NotTheDriver
-    return read(program, line.words)
+    return line.read(program, arguments)
 
 
 def read(program: Program, words: Sequence[str]) -> tuple[Program, RunRequest]:
@@ -245,11 +291,17 @@ def script_words(program: Program) -> list[str] | None:
     words = sys.argv[1:]
     if not file or not any(word.startswith("--") for word in words) or not _called_by(vars(main)):
         return None
+    text = _text(file)
+    return words if text and _PARSERS.search(text) is None else None
+
+
+def _text(file: str) -> str:
+    """The text of a script; empty if it cannot be read."""
     try:
         with open(file, encoding="utf-8", errors="replace") as script:
-            return None if _PARSERS.search(script.read()) else words
+            return script.read()
     except OSError:
-        return None
+        return ""
 
 
 def help_text(program: Program, usage: str, extra: Sequence[RunOption] = ()) -> str:

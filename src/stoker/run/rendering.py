@@ -18,7 +18,7 @@ from stoker import stacks
 from stoker.backends.base.backend import ExpectsSteps, LeasesDevices, RunningBackend, RunsByHand, capability
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory, Lease
-from stoker.core.plan import Code, Job, Plan, StepPlan, steps_of
+from stoker.core.plan import Code, Job, Plan, StepPlan, steps_of, without_secrets
 from stoker.core.request import RunRequest
 from stoker.core.secret import MASK, SECRET_NAME, SECRET_WORDS
 from stoker.images import context, engine
@@ -65,6 +65,7 @@ def render_plan(
 
     `report` is given the package of code that would travel.
     """
+    made = without_secrets(made)
     steps = list(made.steps)
     session.add_parts((), (step.backend for step in steps))
     builder = session.builder(made.settings, lambda text: None)

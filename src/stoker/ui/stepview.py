@@ -10,7 +10,7 @@ from stoker.client import Run, Step
 from stoker.client.document import running_keys, step_status
 from stoker.client.why import StepReason
 from stoker.core.errors import NotFound, StokerError
-from stoker.core.plan import Plan, StepPlan, source_outputs
+from stoker.core.plan import Plan, StepPlan, source_outputs, without_secrets
 from stoker.core.status import STEP_DONE
 from stoker.core.words import memory_text, time_text
 from stoker.plan.settingtexts import given_settings
@@ -87,6 +87,7 @@ def request_of(plan: Plan | None, step: Step) -> RenderedStep:
     """What a step's platform is sent. `NotFound` for a step of which the plan knows nothing."""
     from stoker.run.rendering import render_step  # imports everything that images need
 
+    plan = plan and without_secrets(plan)
     planned = plan_step(plan, step)
     if plan is None or planned is None:
         raise NotFound(f"the plan of run {step.run_id} does not have step '{step.key}'", fix="look at its settings")

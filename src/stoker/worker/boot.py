@@ -328,7 +328,9 @@ def relocate(spec: BootSpec, here: str) -> BootSpec:
 
 def _relocate_source(source: FunctionSource, root: str, here: str) -> FunctionSource:
     path, folder = (_relocate_path(entry, root, here) for entry in (source.path, source.root))
-    return attrs.evolve(source, path=path or source.path, root=folder or source.root)
+    program = _relocate_path(source.argv[0], root, here) if source.argv else ""
+    argv = (program, *source.argv[1:]) if program else source.argv
+    return attrs.evolve(source, path=path or source.path, root=folder or source.root, argv=argv)
 
 
 def _relocate_path(path: str, root: str, here: str) -> str:

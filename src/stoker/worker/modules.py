@@ -6,10 +6,12 @@ outside a main block ends the import there (`core.request.NotTheDriver`), with a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Callable
@@ -23,6 +25,8 @@ def function_of(source: FunctionSource, read: Callable[[str], bytes]) -> Callabl
     """The plain function that a source names; `read` fetches an artifact's bytes by digest."""
     if source.kind == "pickled":
         import pickle
+
+        sys.argv = list(source.argv) or sys.argv
 
         return unwrap(pickle.loads(read(source.digest)))
     return unwrap(object_of(source))
@@ -47,17 +51,27 @@ def module_of(source: FunctionSource) -> ModuleType:
     """The user's module, imported once a process."""
     if source.root and source.root not in sys.path:
         sys.path.insert(0, source.root)
+    # As the children of `multiprocessing` have it; the function may read it, too.
+    sys.argv = list(source.argv) or sys.argv
     name = source.module
     loaded = sys.modules.get(name)
     if loaded is not None and (source.kind != "script" or _same_file(loaded, source.path)):
         return loaded
     before, request.WORKER = request.WORKER, True
     try:
-        if source.kind == "script":
-            return _script(name, source.path)
-        return _module(name)
+        module = _script(name, source.path) if source.kind == "script" else _module(name)
+        _parse_flags()
+        return module
     finally:
         request.WORKER = before
+
+
+def _parse_flags() -> None:
+    """Parse the flags of absl, which a script's main block parses in the driver only."""
+    flags: Any = getattr(sys.modules.get("absl.flags"), "FLAGS", None)
+    if flags is not None and not flags.is_parsed():
+        with contextlib.suppress(Exception):  # a step that reads a flag then gets absl's own error
+            flags(sys.argv, known_only=True)
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -112,10 +126,24 @@ def _execute(name: str, path: str, *, package: str) -> ModuleType:
         spec.loader.exec_module(module)
     except request.NotTheDriver:
         return module
+    except SystemExit as error:
+        sys.modules.pop(name, None)
+        raise _exited(error, path) from error
     except BaseException:  # half a module must not stay in sys.modules; raised again
         sys.modules.pop(name, None)
         raise
     return module
+
+
+def _exited(error: SystemExit, path: str) -> SourceError:
+    """The error of a script that ends the process when it is imported."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    place = f"{path}:{frames[-1].lineno}" if frames else path
+    return SourceError(
+        f"the file ends the process when a worker imports it: exit code {error.code}",
+        where=place,
+        fix=f'move line {frames[-1].lineno if frames else "?"} below `if __name__ == "__main__":`',
+    )
 
 
 def unwrap(value: Any) -> Callable[..., Any]:
