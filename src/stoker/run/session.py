@@ -14,7 +14,9 @@ from stoker.backends.base.backend import RunningBackend, Services
 from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
-from stoker.core.plan import OFFLINE, Code, Plan, Site, StepPlan
+from stoker.core.plan import Code, Plan, Site, StepPlan
+from stoker.core.printable import printable
+from stoker.core.questions import Questions, offline_reason
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.core.source import FunctionSource
@@ -67,6 +69,15 @@ class Session:
         """Takes a line for the person about images and environments that are being made."""
         self.bundle = ""
         """Stoker's worker for other machines where it was made before; empty where this session makes it."""
+        self.questions = Questions(
+            self.stack.home,
+            offline="--offline" if request.offline else offline_reason(),
+            strict=request.offline,
+            anew=request.upgrade,
+            patient=request.upgrade,
+            show=show_waiting,
+        )
+        """What the plan asks of the outside."""
         self._digests: dict[str, str] = {}
         """The digests of the images that were read for the plan, by their references."""
         self._ledger: Devices | None = None
@@ -171,6 +182,7 @@ class Session:
         """Build what the steps' images lack and send the user's code along; the plan that names both."""
         if not plan.dynamic and not builder.has_work(plan.steps):
             return plan
+        self.questions.be_patient()
         if plan.locks:
             self.locking().adopt(plan.locks)
         sources = _modules_of(plan.steps)
@@ -220,10 +232,9 @@ class Session:
         and chips, and those of other distributions.
         """
         builder = self._builder or self.builder(settings, lambda text: None)
-        offline = bool(os.environ.get(OFFLINE))
         hosts = builder.hosts if builder is not None and builder.has_work(plan.steps) else {}
         if builder is not None:
-            registries = builder.registry_findings(plan.steps, offline=offline)
+            registries = builder.registry_findings(plan.steps, self.questions)
             plan = attrs.evolve(plan, findings=(*plan.findings, *registries))
         asks = any(step.settings.resources.gpus_per_node for step in plan.steps)
         if not hosts and not asks and not plugins.entry_points("stoker.rules"):
@@ -236,13 +247,11 @@ class Session:
         flavors = {name: BACKENDS.load(flavor) for name, (flavor, _) in self._flavors(settings).items()}
         here = [name for name, one in flavors.items() if one.image_engine is None and not one.sends_code]
 
-        answering = cache(lambda: engine.find(environ))
+        answering = cache(lambda: engine.find_again(self.questions, environ))
 
         def read(reference: str) -> ImageFacts | None:
             layers = self._layers_of(reference) if asks else None
-            facts = registry.image_facts(reference, engine=answering(), layers=layers, offline=offline)
-            if builder is not None and hosts:
-                builder.know_engine(host, answering())
+            facts = registry.image_facts(reference, engine=answering(), layers=layers, questions=self.questions)
             if facts.digest:
                 self._digests[reference] = facts.digest
             return contents.known_contents(facts, self.stack.home / "wheels")
@@ -265,7 +274,7 @@ class Session:
             from stoker.images.locks import LockStore
             from stoker.plan.locking import Locking
 
-            self._locking = Locking(LockStore(self.stack.home), upgrade=self.request.upgrade)
+            self._locking = Locking(LockStore(self.stack.home), self.questions, upgrade=self.request.upgrade)
         return self._locking
 
     def _layers_of(self, reference: str) -> LayerReading | None:
@@ -279,6 +288,7 @@ class Session:
         """A step of a dynamic pipeline with its proof, now that it is known; a `PreflightError` where it is refused."""
         if step.proof is not None or not step.settings.resources.gpus_per_node:
             return step
+        self.questions.begin()
         proved = self.prove(attrs.evolve(plan, steps=(step,), findings=()), plan.settings)
         refuse(proved)
         return proved.steps[0]
@@ -327,6 +337,14 @@ class Session:
         limits = any(step.settings.resources.gpus_per_node for step in steps)
         process = (int(me["pid"]), float(me["started"]))
         return Leasing(self.devices, process=process, scratch=site.scratch, limits=limits)
+
+
+def show_waiting(text: str) -> None:
+    """Show on a terminal what a plan waits for, in a line that goes away again."""
+    out = sys.stderr
+    if out is not None and out.isatty() and os.environ.get("TERM") != "dumb":
+        out.write(f"\r\x1b[K{printable(text)}")
+        out.flush()
 
 
 def _modules_of(steps: Sequence[StepPlan]) -> list[FunctionSource]:
