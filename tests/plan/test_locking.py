@@ -130,9 +130,7 @@ def test_offline_nothing_is_asked_and_a_lock_that_is_there_is_used(index: Packag
     assert offline.reason.endswith("STOKER_OFFLINE is set") and index.asked == []
     first = lock_of(resolution(locking(store), index, "trainer"))
     assert lock_of(resolution(locking(store, offline=OFF), index, "trainer")) == first
-    assert resolution(locking(store, offline=OFF), index).findings == (), (
-        "without requirements nothing is unknown"
-    )
+    assert resolution(locking(store, offline=OFF), index).findings == (), "without requirements nothing is unknown"
 
 
 def test_contradictions_and_missing_versions_refuse_the_plan(index: PackageIndex, store: LockStore) -> None:
@@ -173,9 +171,7 @@ def test_what_a_registry_adds_to_a_name_asks_nothing_new(index: PackageIndex, st
     """A plan that could read the image, and one that could not, have the same lock."""
     by_name = lock_of(resolution(locking(store), index, "trainer"))
     facts = ImageFacts(reference=SLIM, python="3.11.9", env={"PATH": "/bin"}, digest="sha256:1")
-    assert (
-        lock_of(resolution(locking(store, offline=OFF), index, "trainer", image=facts)) == by_name
-    )
+    assert lock_of(resolution(locking(store, offline=OFF), index, "trainer", image=facts)) == by_name
 
 
 def test_an_unknown_python_is_said(index: PackageIndex, store: LockStore) -> None:
@@ -240,8 +236,6 @@ def test_what_a_build_would_refuse_is_a_finding(store: LockStore, docker: dict[s
 def test_what_is_left_out_is_said(store: LockStore, index: PackageIndex) -> None:
     finding = only(resolution(locking(store), index, "zenml==0.50", "trainer"))
     assert (finding.code, finding.level) == ("STK234", "info") and "zenml==0.50" in finding.what
-    findings = resolution(
-        locking(store, offline=OFF), None, replicate_local_python_environment=True
-    ).findings
+    findings = resolution(locking(store, offline=OFF), None, replicate_local_python_environment=True).findings
     # This checkout is installed from its folder; only Stoker's own name is taken from the list without a word.
     assert {finding.code for finding in findings} <= {"STK233", "STK234"}

@@ -50,7 +50,7 @@ class Questions:
     """The questions of one session.
 
     `folder` is where answers are kept; without one, none is. `offline` says why nothing is asked that is not on this
-    machine, empty where it is, and `strict` that nothing here is asked either. `anew` asks although there is an
+    machine, empty where it is; `strict` says that of what is here only an engine is asked. `anew` asks although there is an
     answer, `patient` waits as long as each question itself. `show` is told what is waited for, and the empty text at
     the end.
     """
@@ -118,7 +118,7 @@ class Questions:
             kept = None if self._anew else self._read(name)
             if kept is not None and 0 <= time.time() - kept["asked"] < kept["valid"]:
                 return kept["answer"]
-            if self.offline and (self.strict or not nearby):
+            if self.offline and not nearby:
                 raise NoAnswer(f"{who} is not asked: {self.offline}")
             self._refuse_silent(home)
             future = self._start(name, ask)

@@ -178,10 +178,12 @@ def find_again(questions: Questions, environ: Mapping[str, str]) -> ImageEngine 
         settings = {"version": engine.version, "platform": engine.platform, "buildkit": engine.buildkit}
         return {"kind": engine.kind, "program": list(engine.program), "network": engine.network, **settings}
 
-    where = ["engine", environ.get("DOCKER_HOST", ""), environ.get("PATH", "")]
+    host = environ.get("DOCKER_HOST", "")
+    nearby = not questions.strict or not host or host.startswith("unix:")
+    where = ["engine", host, environ.get("PATH", "")]
     try:
         answer = questions.ask(
-            "the container engine", ask, key=where, place=where, valid=lambda _: ENGINE_SECONDS, nearby=True
+            "the container engine", ask, key=where, place=where, valid=lambda _: ENGINE_SECONDS, nearby=nearby
         )
     except NoAnswer:
         return None

@@ -130,7 +130,7 @@ def _asked(
         key=["image", reference, platform, layers is not None],
         place=["registry", name.server],
         valid=valid,
-        nearby=name.loopback,
+        nearby=name.loopback and not questions.strict,
     )
     return from_json(ImageFacts, answer["facts"], strict=False)
 

@@ -302,7 +302,7 @@ class Builder:
                 ask,
                 key=["push", place.push, step.name],
                 place=["registry", name.server],
-                nearby=name.loopback,
+                nearby=name.loopback and not questions.strict,
             )
             return findings
         except StokerError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence
 
@@ -239,15 +240,18 @@ class Session:
         asks = any(step.settings.resources.gpus_per_node for step in plan.steps)
         if not hosts and not asks and not plugins.entry_points("stoker.rules"):
             return plan
-        from stoker.images import contents, engine, lastdigests, registry
-        from stoker.plan.preflight import Surroundings, judge
+        from stoker.images import engine
 
         host = next(iter(hosts.values()), "")
         environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
+        answering = cache(lambda: engine.find_again(self.questions, environ))
+        if hosts:
+            threading.Thread(target=answering, daemon=True).start()  # while the next lines import what checks
+        from stoker.images import contents, lastdigests, registry
+        from stoker.plan.preflight import Surroundings, judge
+
         flavors = {name: BACKENDS.load(flavor) for name, (flavor, _) in self._flavors(settings).items()}
         here = [name for name, one in flavors.items() if one.image_engine is None and not one.sends_code]
-
-        answering = cache(lambda: engine.find_again(self.questions, environ))
 
         def read(reference: str) -> ImageFacts | None:
             layers = self._layers_of(reference) if asks else None

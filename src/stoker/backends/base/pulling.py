@@ -68,7 +68,7 @@ def pull_findings(image: str, puller: Puller, report: Reporter, questions: Quest
             ask,
             key=["pull", image, puller.who],
             place=["registry", name.server],
-            nearby=name.loopback,
+            nearby=name.loopback and not questions.strict,
         )
     except StokerError as error:
         yield _not_checked(name, puller, error.message, fix, report)
