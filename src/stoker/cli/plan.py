@@ -69,8 +69,8 @@ def command(words: list[str]) -> int:
         return 0
     as_json = bool(options.get("json"))
     with _first_call(target, line) as (pipeline, arguments, request):
-        asking = {name: bool(options.get(name)) for name in ("upgrade", "offline")}
-        plan = driver.plan(pipeline, arguments, attrs.evolve(request, **asking))
+        upgrade, offline = bool(options.get("upgrade")), bool(options.get("offline"))
+        plan = driver.plan(pipeline, arguments, attrs.evolve(request, upgrade=upgrade, offline=offline))
         if not as_json:
             stack = stacks.load(plan.stack).with_usual(step.backend for step in plan.steps)
             backends = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -15,9 +16,10 @@ from stoker.backends.base.backend import RunningBackend, Services
 from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
+from stoker.core.findings import Finding
 from stoker.core.plan import Code, Plan, Site, StepPlan
 from stoker.core.printable import printable
-from stoker.core.questions import Questions, offline_reason
+from stoker.core.questions import SECONDS, NoAnswer, Questions, offline_reason
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.core.source import FunctionSource
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from stoker.run.building import Builder
     from stoker.run.program import Program
 
+NOT_ASKED: Final = "STK368"
 DEBUGGED: Final = "inline"
 """The backend that runs steps under `--debug`, whatever the stack says."""
 PRELOADED: Final = ("numpy", "torch")
@@ -79,6 +82,7 @@ class Session:
             show=show_waiting,
         )
         """What the plan asks of the outside."""
+        self._asked = itertools.count()
         self._digests: dict[str, str] = {}
         """The digests of the images that were read for the plan, by their references."""
         self._ledger: Devices | None = None
@@ -271,6 +275,25 @@ class Session:
         steps, findings = judge(plan, surroundings)
         plan = attrs.evolve(plan, steps=steps, findings=(*plan.findings, *findings))
         return attrs.evolve(plan, locks=self.locking().documents()) if hosts else plan
+
+    def ask_backend(self, name: str, where: str, check: Callable[[], Iterable[Finding]]) -> Iterable[Finding]:
+        """What a backend says that asks its cluster; that it was not asked, or gave no answer in time, is a finding."""
+        part = self.stack.parts[name]
+        who = f"backend '{name}'"
+        try:
+            findings: Iterable[Finding] = self.questions.ask(
+                who,
+                lambda: list(check()),
+                key=["backend", name, next(self._asked)],  # a cluster's state is not kept: the next plan asks again
+                place=["backend", part.flavor, dict(part.options)],
+                nearby=not self.questions.strict,
+            )
+            return findings
+        except NoAnswer as error:
+            why = "whether the cluster has room for the steps, and would take them, shows when they run"
+            what = f"not checked: what {who} says of its steps: {error.message}"
+            fix = f"plan again without --offline, or with more time: {SECONDS}=60"
+            return [Finding(code=NOT_ASKED, level="info", where=where, what=what, why=why, fix=fix)]
 
     def locking(self) -> Locking:
         """The locks of what images install; they are kept in the stack's home."""
