@@ -50,9 +50,9 @@ class Questions:
     """The questions of one session.
 
     `folder` is where answers are kept; without one, none is. `offline` says why nothing is asked that is not on this
-    machine, empty where it is; `strict` says that of what is here only an engine is asked. `anew` asks
-    although there is an answer, `patient` waits as long as each question itself. `show` is told what is waited for, and the empty text at
-    the end.
+    machine, empty where it is; `strict` says that of what is here only an engine is asked. `anew` asks although there
+    is an answer, `patient` waits as long as each question itself. `show` is told what is waited for, and the empty text
+    at the end.
     """
 
     def __init__(
