@@ -15,6 +15,7 @@ import pytest
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import DamagedArtifact, InfrastructureError
+from stoker.core.questions import Questions
 from stoker.core.source import FunctionSource
 from stoker.images import context
 from stoker.images.locks import LockStore
@@ -196,7 +197,9 @@ def test_the_next_run_replaces_a_damaged_code_package(home: Path, monkeypatch: p
     libraries = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     monkeypatch.setattr(sys, "path", libraries)
     store = open_store(home=str(home))
-    building = Builder(hosts={}, folder=home / "building", report=print, locking=lambda: Locking(LockStore(home)))
+    building = Builder(
+        hosts={}, folder=home / "building", report=print, locking=lambda: Locking(LockStore(home), Questions())
+    )
     source = FunctionSource(kind="module", module="train", qualname="train", root=str(code))
     digest = building.code([source], [], store.blobs, home).package
     for how in ("flipped", "cut", "lost"):

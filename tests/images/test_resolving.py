@@ -15,7 +15,6 @@ from tests.servers.packageindex import PackageIndex, running_index
 
 from stoker.core.lock import Lock, Unresolved
 from stoker.images.dockerfile import RequirementList
-from stoker.images.locks import LockStore
 from stoker.images.resolving import LockRequest, Resolver, resolve, resolver_for
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -192,12 +191,8 @@ def test_the_certificate_of_an_indexs_authority_is_this_machines_and_the_images(
         in_image = {"PIP_CERT": "/in/the/image.pem", "SSL_CERT_FILE": "/in/the/image.pem"}
         arguments = (f"--index-url={index.url}", *(["--cert=/in/the/image.pem"] if resolver.kind == "pip" else []))
         request = asked(index, ("plain",), arguments=arguments, environment=in_image)
-        store = LockStore(tmp_path / "home")
         refused = refusal_of(request, resolver)
         assert refused.trouble == "unanswered" and "certificate" in refused.reason.lower()
-        store.keep_silence(request, refused.reason)
-        assert "certificate" in store.silence(request).lower()
         monkeypatch.setenv("PIP_CERT", str(signed.authority))
         monkeypatch.setenv("SSL_CERT_FILE", str(signed.authority))
-        assert store.silence(request) == "", "another way to the index is tried at once"
         assert lock_of(request, resolver).lists[0].lines

@@ -18,6 +18,7 @@ from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merge_facts
 from stoker.core.lock import Lock, Resolution
+from stoker.core.questions import Questions
 from stoker.core.resources import ResourceSettings
 from stoker.devices.simulate import parse_simulation
 from stoker.images.locks import LockStore, file_text, read_file
@@ -25,6 +26,7 @@ from stoker.images.spec import spec_of, with_lock
 from stoker.plan.locking import Locking
 from stoker.plan.preflight import Surroundings, judge
 
+OFF = "STOKER_OFFLINE is set"
 SLIM = "python:3.11-slim"
 OWN = "team/image:1"
 
@@ -64,8 +66,9 @@ def resolution(
     return locking.of_image(step, facts, machine="x86_64")
 
 
-def locking(store: LockStore, **more: Any) -> Locking:
-    return Locking(store, **{"offline": False, **more})
+def locking(store: LockStore, *, offline: str = "", upgrade: bool = False) -> Locking:
+    questions = Questions(store.folder.parent, offline=offline, anew=upgrade, patient=upgrade)
+    return Locking(store, questions, upgrade=upgrade)
 
 
 def lock_of(answer: Resolution) -> Lock:
@@ -123,11 +126,11 @@ def test_an_index_that_does_not_answer_is_asked_once(store: LockStore, index: Pa
 
 
 def test_offline_nothing_is_asked_and_a_lock_that_is_there_is_used(index: PackageIndex, store: LockStore) -> None:
-    offline = resolution(locking(store, offline=True), index, "trainer")
+    offline = resolution(locking(store, offline=OFF), index, "trainer")
     assert offline.reason.endswith("STOKER_OFFLINE is set") and index.asked == []
     first = lock_of(resolution(locking(store), index, "trainer"))
-    assert lock_of(resolution(locking(store, offline=True), index, "trainer")) == first
-    assert resolution(locking(store, offline=True), index).findings == (), "without requirements nothing is unknown"
+    assert lock_of(resolution(locking(store, offline=OFF), index, "trainer")) == first
+    assert resolution(locking(store, offline=OFF), index).findings == (), "without requirements nothing is unknown"
 
 
 def test_contradictions_and_missing_versions_refuse_the_plan(index: PackageIndex, store: LockStore) -> None:
@@ -168,7 +171,7 @@ def test_what_a_registry_adds_to_a_name_asks_nothing_new(index: PackageIndex, st
     """A plan that could read the image, and one that could not, have the same lock."""
     by_name = lock_of(resolution(locking(store), index, "trainer"))
     facts = ImageFacts(reference=SLIM, python="3.11.9", env={"PATH": "/bin"}, digest="sha256:1")
-    assert lock_of(resolution(locking(store, offline=True), index, "trainer", image=facts)) == by_name
+    assert lock_of(resolution(locking(store, offline=OFF), index, "trainer", image=facts)) == by_name
 
 
 def test_an_unknown_python_is_said(index: PackageIndex, store: LockStore) -> None:
@@ -225,7 +228,7 @@ def test_the_proof_sees_what_will_be_installed(index: PackageIndex, store: LockS
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
 def test_what_a_build_would_refuse_is_a_finding(store: LockStore, docker: dict[str, Any], words: str) -> None:
-    finding = only(resolution(locking(store, offline=True), None, **docker))
+    finding = only(resolution(locking(store, offline=OFF), None, **docker))
     assert (finding.code, finding.level) == ("STK230", "error")
     assert words in finding.what
 
@@ -233,6 +236,6 @@ def test_what_a_build_would_refuse_is_a_finding(store: LockStore, docker: dict[s
 def test_what_is_left_out_is_said(store: LockStore, index: PackageIndex) -> None:
     finding = only(resolution(locking(store), index, "zenml==0.50", "trainer"))
     assert (finding.code, finding.level) == ("STK234", "info") and "zenml==0.50" in finding.what
-    findings = resolution(locking(store, offline=True), None, replicate_local_python_environment=True).findings
+    findings = resolution(locking(store, offline=OFF), None, replicate_local_python_environment=True).findings
     # This checkout is installed from its folder; only Stoker's own name is taken from the list without a word.
     assert {finding.code for finding in findings} <= {"STK233", "STK234"}

@@ -25,6 +25,7 @@ from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import UsageError
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.questions import Questions, offline_reason
 from stoker.core.request import RunOption
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, time_text
@@ -117,7 +118,7 @@ def builder_of(stack: stacks.Stack, plan: Plan) -> Builder:
         puller_of = BACKENDS.load(component.flavor).puller
         if puller_of is not None:
             pushing[name] = puller_of(plan.settings.backend.get(name, component.options))
-    locking = Locking(LockStore(stack.home))
+    locking = Locking(LockStore(stack.home), Questions(stack.home, offline=offline_reason(), patient=True))
     locking.adopt(plan.locks)
     return Builder(
         hosts=addresses(stack, plan.settings),

@@ -50,6 +50,7 @@ PLAN_OPTIONS: Final = (
     ),
     RunOption(name="where", help="also what each stack could give each step, and at what price an hour"),
     RunOption(name="upgrade", help="look for newer packages than those of the lock"),
+    RunOption(name="offline", help="ask nothing of an index, registry, cluster or cloud; what was remembered counts"),
     RunOption(name="json", help="the plan as JSON on stdout"),
 )
 SUMMARY: Final = (
@@ -68,7 +69,8 @@ def command(words: list[str]) -> int:
         return 0
     as_json = bool(options.get("json"))
     with _first_call(target, line) as (pipeline, arguments, request):
-        plan = driver.plan(pipeline, arguments, attrs.evolve(request, upgrade=bool(options.get("upgrade"))))
+        upgrade, offline = bool(options.get("upgrade")), bool(options.get("offline"))
+        plan = driver.plan(pipeline, arguments, attrs.evolve(request, upgrade=upgrade, offline=offline))
         if not as_json:
             stack = stacks.load(plan.stack).with_usual(step.backend for step in plan.steps)
             backends = {

@@ -5,7 +5,7 @@ A `Plan` is stored with its run, so that `stoker resume` does not trace again. `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Mapping, Sequence
 
 import attrs
 
@@ -21,10 +21,6 @@ from stoker.core.values import frozen
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
     from stoker.core.proof import Proof
-
-OFFLINE: Final = "STOKER_OFFLINE"
-"""With this variable a plan asks no package index, and no registry but those on this machine."""
-
 
 PLAN_VERSION = 1
 

@@ -38,6 +38,8 @@ class RunRequest:
     only_plan: bool = False
     upgrade: bool = False
     """Whether the newest packages are looked for, although there is a lock."""
+    offline: bool = False
+    """Whether the plan asks nothing: no index, no registry, no cluster, no cloud."""
     detach: bool = False
     """Whether the run goes on with a driver elsewhere."""
     began: Callable[[str], None] | None = None

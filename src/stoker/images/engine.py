@@ -14,6 +14,7 @@ import subprocess
 from typing import Any, Final, Iterator, Literal, Mapping, Sequence
 
 from stoker.core.errors import BackendError
+from stoker.core.questions import NoAnswer, Questions
 from stoker.images.facts import ImageInspection, read
 from stoker.images.layers import LayerContents, saved_layers
 from stoker.images.reference import parse
@@ -25,6 +26,10 @@ SECONDS: Final = 60.0
 # What `uname -m` says, as engines of the podman family report it in places, → what images call it.
 # https://github.com/containerd/platforms/blob/main/database.go
 MACHINES: Final[Mapping[str, str]] = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+
+
+ENGINE_SECONDS: Final = 120.0
+"""How long a plan remembers which engine answered, or that none did."""
 
 
 class ImageEngine:
@@ -161,6 +166,28 @@ def find(environ: Mapping[str, str] | None = None) -> ImageEngine | None:
     With DOCKER_HOST only the engine at that address counts.
     """
     return next((candidate for _, candidate in _candidates(environ) if isinstance(candidate, ImageEngine)), None)
+
+
+def find_again(questions: Questions, environ: Mapping[str, str]) -> ImageEngine | None:
+    """`find` for a plan, which takes the engine that answered a moment ago for the one that answers."""
+
+    def ask() -> dict[str, Any]:
+        engine = find(environ)
+        if engine is None:
+            return {}
+        settings = {"version": engine.version, "platform": engine.platform, "buildkit": engine.buildkit}
+        return {"kind": engine.kind, "program": list(engine.program), "network": engine.network, **settings}
+
+    host = environ.get("DOCKER_HOST", "")
+    nearby = not questions.strict or not host or host.startswith("unix:")
+    where = ["engine", host, environ.get("PATH", "")]
+    try:
+        answer = questions.ask(
+            "the container engine", ask, key=where, place=where, valid=lambda _: ENGINE_SECONDS, nearby=nearby
+        )
+    except NoAnswer:
+        return None
+    return ImageEngine(answer.pop("kind"), answer.pop("program"), environ=environ, **answer) if answer else None
 
 
 def need(environ: Mapping[str, str] | None = None) -> ImageEngine:

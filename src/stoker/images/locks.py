@@ -1,16 +1,14 @@
 """Locks that were made before: below Stoker's home, and in a project's `stoker.lock`.
 
 A lock is found by the digest of what was asked for, so that the same requirements give the same packages until a newer
-lock is asked for. Beside the locks stands which indexes did not answer, for some minutes, so that no plan waits again.
+lock is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any, Final, Iterable, Mapping
 
@@ -23,21 +21,13 @@ FOLDER: Final = "locks"
 """The folder below Stoker's home."""
 PROJECT_FILE: Final = "stoker.lock"
 """The file beside a project's code, with the locks that everybody who has the code uses."""
-SILENT_SECONDS: Final = 300.0
-"""How long an index that did not answer is not asked again."""
-_SILENT: Final = "unanswered.json"
-_WAYS: Final = frozenset(
-    {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "PIP_CLIENT_CERT"}
-    | {"UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "PIP_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
-)
-"""Variables that say how an index is reached: who changes one wants it asked again."""
 
 
 class LockStore:
     """The locks below one home."""
 
     def __init__(self, home: Path) -> None:
-        self._folder = home / FOLDER
+        self.folder = home / FOLDER
 
     def find(self, request: LockRequest, *, root: Path) -> Lock | None:
         """The lock of a request; None if there is none.
@@ -52,34 +42,18 @@ class LockStore:
         """Keep a lock, in place of an older one of the same request."""
         self._write(f"{lock.digest}.json", to_json(lock))
 
-    def silence(self, request: LockRequest) -> str:
-        """Why the indexes of a request did not answer a moment ago; empty if they are to be asked."""
-        entry = self._silent().get(_indexes(request))
-        return str(entry[1]) if entry is not None and 0 <= time.time() - entry[0] < SILENT_SECONDS else ""
-
-    def keep_silence(self, request: LockRequest, reason: str) -> None:
-        """Remember that the indexes of a request did not answer."""
-        self._write(_SILENT, {**self._silent(), _indexes(request): [time.time(), reason]})
-
-    def _silent(self) -> dict[str, Any]:
-        try:
-            entries = json.loads((self._folder / _SILENT).read_text(encoding="utf-8"))
-            return {name: (float(when), str(why)) for name, (when, why) in entries.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}  # absent, or written by another version
-
     def _read(self, digest: str) -> Lock | None:
         try:
-            return parse(json.loads((self._folder / f"{digest}.json").read_text(encoding="utf-8")))
+            return parse(json.loads((self.folder / f"{digest}.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, StokerError):
             return None  # absent, or damaged: it is resolved again
 
     def _write(self, name: str, document: Any) -> None:
         with contextlib.suppress(OSError):  # a full disk: the lock is in the plan
-            self._folder.mkdir(parents=True, exist_ok=True)
-            partial = self._folder / f".{name}.{os.getpid()}"
+            self.folder.mkdir(parents=True, exist_ok=True)
+            partial = self.folder / f".{name}.{os.getpid()}"
             partial.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
-            partial.replace(self._folder / name)
+            partial.replace(self.folder / name)
 
 
 def parse(document: Mapping[str, Any]) -> Lock:
@@ -113,13 +87,10 @@ def read_file(path: Path) -> dict[str, Lock]:
 _FIX: Final = f"write it again: stoker plan FILE --lock={PROJECT_FILE}"
 
 
-def _indexes(request: LockRequest) -> str:
+def indexes(request: LockRequest) -> str:
     """What the indexes of a request are known by: those that settings name, else the installers' usual one."""
     words = [word for word in request.arguments if "://" in word]
     lines = [line for part in request.lists for line in part.lines if line.startswith("-")]
-    indexes = [part.index for part in request.lists if part.index]
+    named = [part.index for part in request.lists if part.index]
     variables = [f"{name}={text}" for name, text in request.environment.items() if "://" in text]
-    known_by = " ".join(sorted({*words, *lines, *indexes, *variables})) or "usual"
-    ways = [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.upper() in _WAYS]
-    # A proxy's address may have a password.
-    return f"{known_by} {hashlib.sha256(repr(ways).encode()).hexdigest()[:16]}" if ways else known_by
+    return " ".join(sorted({*words, *lines, *named, *variables})) or "usual"

@@ -14,18 +14,19 @@ from typing import IO, Any, Callable, Final, Iterable, Mapping, Protocol, Sequen
 
 import attrs
 
+from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError, StokerError, nearest
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import facts_of_name
-from stoker.core.plan import OFFLINE
+from stoker.core.questions import NoAnswer, Questions
 from stoker.core.units import size_text
 from stoker.images.credentials import Credentials, needed
 from stoker.images.facts import ImageInspection, read, with_contents
 from stoker.images.layers import CHUNK, LayerContents, LayerReading, contents_of, read_layer
 from stoker.images.reference import ImageReference, parse
 from stoker.images.registries import BAD_NAME, registry_flavor
-from stoker.images.transport import Connection, RegistryAnswer, RegistryRefused
+from stoker.images.transport import Connection, RegistryAnswer, RegistryRefused, RegistryUnreachable
 
 PUSH_REFUSED: Final = "STK220"
 """Finding: the registry refuses the image."""
@@ -39,6 +40,10 @@ MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
+TAG_SECONDS: Final = 600.0
+"""How long a plan takes what a registry said of a tag, which may be moved."""
+FIXED_SECONDS: Final = 30 * 86400.0
+"""How long of a digest, which says the same for ever."""
 _SHA256: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TAGS_SHOWN: Final = 1000
 """How many tags are listed to suggest a similar one."""
@@ -82,20 +87,52 @@ def image_facts(
     platform: str = "",
     environ: Mapping[str, str] | None = None,
     layers: LayerReading | None = None,
-    offline: bool = False,
+    questions: Questions | None = None,
 ) -> ImageFacts:
     """`inspect` that does not raise: an image that cannot be read has the facts of its name, and the reason.
 
-    With `offline` only an engine and registries of this machine are asked.
+    With `questions` a registry is asked as a plan asks, and what it answered is remembered.
     """
     try:
         name = parse(reference)
-        if offline and not name.loopback and (engine is None or engine.id(reference) is None):
-            return attrs.evolve(facts_of_name(reference), unreadable=f"{name.registry} is not asked: {OFFLINE} is set")
+        if questions is not None and (engine is None or engine.id(reference) is None):
+            return _asked(name, reference, questions, platform=platform, environ=environ, layers=layers)
         return inspect(reference, engine=engine, platform=platform, environ=environ, layers=layers)
     except StokerError as error:
         refused = isinstance(error, RegistryRefused) and error.status in (401, 403, 404)
         return attrs.evolve(facts_of_name(reference), unreadable=error.message, refused=refused)
+
+
+def _asked(
+    name: ImageReference,
+    reference: str,
+    questions: Questions,
+    *,
+    platform: str,
+    environ: Mapping[str, str] | None,
+    layers: LayerReading | None,
+) -> ImageFacts:
+    def ask() -> dict[str, Any]:
+        try:
+            inspection = examine(reference, platform=platform, environ=environ, layers=layers)
+        except RegistryUnreachable as error:
+            raise NoAnswer(error.message) from None
+        return {"facts": to_json(inspection.facts), "layers": inspection.layers}
+
+    def valid(answer: Mapping[str, Any]) -> float:
+        if answer["layers"].startswith("not read"):
+            return 0.0  # there may be more time, or room, for them
+        return FIXED_SECONDS if name.digest else TAG_SECONDS
+
+    answer = questions.ask(
+        name.server,
+        ask,
+        key=["image", reference, platform, layers is not None],
+        place=["registry", name.server],
+        valid=valid,
+        nearby=name.loopback and not questions.strict,
+    )
+    return from_json(ImageFacts, answer["facts"], strict=False)
 
 
 def examine(

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -33,8 +34,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from stoker.core.docker import Installer
+from stoker.core.errors import SettingsError
 from stoker.core.lock import FORMAT, Lock, LockedList, Trouble, Unresolved
 from stoker.images.dockerfile import RequirementList
+from stoker.images.pipconfig import UvWords, uv_words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,8 +52,6 @@ FRAMEWORKS: Final = frozenset({"torch", "tensorflow", "jax", "jaxlib", "paddlepa
 """Distributions whose builds are for the parent image's CUDA."""
 SILENT_SECONDS: Final = 8
 """The longest time that an index may be silent while it answers; a second try doubles it."""
-PIP_READS_METADATA: Final = Version("23.3")
-"""The first pip whose `--dry-run` does not download the wheels: https://pip.pypa.io/en/stable/news/."""
 NEWEST_GLIBC: Final = 40
 """The minor version of the newest glibc that uv knows a platform for (`uv pip compile --help`)."""
 
@@ -188,33 +189,52 @@ class _Refused(Exception):
 def resolver_for(request: LockRequest) -> Resolver | None:
     """The resolver of a request; None if this machine has none that could answer it.
 
-    Uv resolves for uv. For pip that is this Python's pip, from 23.3 on and for an image of this Python: an older one
-    downloads every wheel to read its metadata, and every one evaluates the markers of its own Python. Otherwise uv
-    stands in, by pip's rule for several indexes; and pip for uv, if no argument is uv's own.
+    That is uv, which reads metadata alone and answers for any Python and machine, also for pip, whose rule for several
+    indexes it then keeps. Pip resolves what uv has no option for, and where there is no uv: this Python's pip, for an
+    image of this Python, since it evaluates the markers of its own.
     """
-    pip, uv = _pip() if _is_this_machine(request) else None, _uv()
-    if request.installer == "uv":
-        own_words = {_name_of(word) for word in request.arguments} & (UV_ARGUMENTS - PIP_ARGUMENTS)
-        return uv if uv is not None else None if own_words or request.wheels else pip
-    return pip if pip is not None and (uv is None or _reads_metadata(pip)) else uv
+    uv, lacking = _uv(), pip_words(request).lacking if request.installer == "pip" else ()
+    if uv is not None and not lacking:
+        return uv
+    own_words = {_name_of(word) for word in request.arguments} & (UV_ARGUMENTS - PIP_ARGUMENTS)
+    pip = _pip() if _is_this_machine(request) else None
+    if pip is None or (request.installer == "uv" and (own_words or request.wheels)):
+        return None
+    return attrs.evolve(pip, text=f"{pip.text}, since uv has no {', '.join(lacking)}") if lacking else pip
 
 
-def resolve(request: LockRequest, *, resolver: Resolver | None = None, refresh: bool = False) -> Lock | Unresolved:
+def pip_words(request: LockRequest) -> UvWords:
+    """What uv is given in place of the configuration that pip has in the image of a request."""
+    arguments = [word for word in request.arguments if _name_of(word) in PIP_ARGUMENTS | {"require-hashes"}]
+    return uv_words(request.files.get("pip.conf", ""), request.environment, arguments)
+
+
+def resolve(
+    request: LockRequest, *, resolver: Resolver | None = None, refresh: bool = False, seconds: float | None = None
+) -> Lock | Unresolved:
     """The lock of a request. With `refresh` the resolver does not use what it remembers of the indexes.
 
     A list is resolved beside what the lists before it install, and what the parent image has, as an installer does: a
-    version that is there stays if the list allows it.
+    version that is there stays if the list allows it. Without `seconds` each list may take `SECONDS`.
     """
-    resolver = resolver or resolver_for(request)
+    try:
+        resolver = resolver or resolver_for(request)
+    except SettingsError as error:
+        return Unresolved(trouble="undecided", reason=error.message)
     if resolver is None:
-        return Unresolved(trouble="undecided", reason="uv, which resolves for other machines, is not installed here")
-    answer = _resolve(request, resolver, refresh)
+        lacking = pip_words(request).lacking if request.installer == "pip" and _uv() is not None else ()
+        reason = "uv, which resolves for other machines, is not installed here"
+        if lacking:
+            reason = f"uv has no {', '.join(lacking)}, and the pip here resolves for another Python or machine"
+        return Unresolved(trouble="undecided", reason=reason)
+    end = None if seconds is None else time.monotonic() + seconds
+    answer = _resolve(request, resolver, refresh, end)
     if isinstance(answer, Unresolved) and answer.wrong and not refresh:
-        return _resolve(request, resolver, refresh=True)  # uv asks an index again after ten minutes only
+        return _resolve(request, resolver, refresh=True, end=end)  # uv asks an index again after ten minutes only
     return answer
 
 
-def _resolve(request: LockRequest, resolver: Resolver, refresh: bool) -> Lock | Unresolved:
+def _resolve(request: LockRequest, resolver: Resolver, refresh: bool, end: float | None) -> Lock | Unresolved:
     pins: dict[str, str] = {
         str(canonicalize_name(name)): version for name, version in request.parent.items() if _is_version(version)
     }
@@ -223,7 +243,7 @@ def _resolve(request: LockRequest, resolver: Resolver, refresh: bool) -> Lock | 
     locked: list[LockedList] = []
     for group in request.lists:
         try:
-            packages = _beside(resolver, request, group, pins=pins, parent=parent, refresh=refresh)
+            packages = _beside(resolver, request, group, pins=pins, parent=parent, refresh=refresh, end=end)
         except _Refused as refused:
             return attrs.evolve(refused.unresolved, list=group.origin or group.name)
         kept |= {one.name: one.version for one in packages if one.version and one.version == parent.get(one.name)}
@@ -265,6 +285,7 @@ def _beside(
     pins: Mapping[str, str],
     parent: Mapping[str, str],
     refresh: bool,
+    end: float | None,
 ) -> list[_Package]:
     """The packages of a list, at the versions in `pins` where the list allows it; a `_Refused` if there are none."""
     with tempfile.TemporaryDirectory(prefix="stoker-lock-") as folder_name:
@@ -281,7 +302,7 @@ def _beside(
             words += ["--find-links", str(folder / "parent")]
         for fixed in _attempts(pins, parent):
             try:
-                return _ask(resolver, request, folder, words, pins=pins, fixed=fixed)
+                return _ask(resolver, request, folder, words, pins=pins, fixed=fixed, end=end)
             except _Refused as refused:
                 if not fixed or refused.unresolved.trouble == "unanswered":
                     raise  # no other question would have another answer
@@ -305,17 +326,23 @@ def _ask(
     *,
     pins: Mapping[str, str],
     fixed: Mapping[str, str],
+    end: float | None,
 ) -> list[_Package]:
     if fixed:
         _write(folder / "fixed.txt", [f"{name}=={version}" for name, version in fixed.items()])
         words = [*words, "--constraint", str(folder / "fixed.txt")]
     if resolver.kind == "uv":
-        return _ask_uv(resolver, request, folder, words, pins)
-    return _ask_pip(resolver, request, folder, words)
+        return _ask_uv(resolver, request, folder, words, pins, end)
+    return _ask_pip(resolver, request, folder, words, end)
 
 
 def _ask_uv(
-    resolver: Resolver, request: LockRequest, folder: Path, words: Sequence[str], pins: Mapping[str, str]
+    resolver: Resolver,
+    request: LockRequest,
+    folder: Path,
+    words: Sequence[str],
+    pins: Mapping[str, str],
+    end: float | None,
 ) -> list[_Package]:
     """https://docs.astral.sh/uv/reference/cli/#uv-pip-compile; the answer is in the format of
     https://packaging.python.org/en/latest/specifications/pylock-toml/. Uv prefers the versions of an output file that
@@ -328,8 +355,11 @@ def _ask_uv(
     arguments = [word for word in request.arguments if _name_of(word) in UV_ARGUMENTS]
     if request.installer == "pip":
         # Pip takes the best version of all indexes; uv by itself only asks the first one that has the project.
-        arguments = [word.replace("--pre", "--prerelease=allow") for word in arguments if word != "--prefer-binary"]
-        arguments = [*arguments, "--index-strategy=unsafe-best-match"]
+        instead = any(word.startswith("--index-url=") for word in words)
+        arguments = [
+            *(word for word in pip_words(request).flags if not (instead and word.startswith("--index-url="))),
+            "--index-strategy=unsafe-best-match",
+        ]
     elif request.wheels and not {_name_of(word) for word in arguments} & {
         "torch-backend",
         "index-url",
@@ -339,7 +369,7 @@ def _ask_uv(
     argv = [*resolver.argv, "pip", "compile", str(folder / "requirements.in"), "--quiet", "--no-header"]
     argv += ["--format", "pylock.toml", "--output-file", str(output), "--python-version", request.python]
     argv += ["--python-platform", _uv_platform(request.platform), *arguments, *words]
-    _run(argv, resolver, request, folder)
+    _run(argv, resolver, request, folder, end)
     packages = []
     for package in tomllib.loads(output.read_text(encoding="utf-8")).get("packages", ()):
         name = canonicalize_name(package["name"])
@@ -358,14 +388,16 @@ def _ask_uv(
     return packages
 
 
-def _ask_pip(resolver: Resolver, request: LockRequest, folder: Path, words: Sequence[str]) -> list[_Package]:
+def _ask_pip(
+    resolver: Resolver, request: LockRequest, folder: Path, words: Sequence[str], end: float | None
+) -> list[_Package]:
     """https://pip.pypa.io/en/stable/reference/installation-report/."""
     report = folder / "report.json"
     arguments = [word for word in request.arguments if _name_of(word) in PIP_ARGUMENTS and not _is_elsewhere(word)]
     argv = [*resolver.argv, "install", "--dry-run", "--ignore-installed", "--no-input", "--disable-pip-version-check"]
     argv += ["--progress-bar=off"]
     argv += ["--report", str(report), f"--timeout={SILENT_SECONDS}", "--retries=1", *arguments, *words]
-    _run([*argv, "--requirement", str(folder / "requirements.in")], resolver, request, folder)
+    _run([*argv, "--requirement", str(folder / "requirements.in")], resolver, request, folder, end)
     packages = []
     for item in json.loads(report.read_text(encoding="utf-8"))["install"]:
         name, origin = canonicalize_name(item["metadata"]["name"]), item["download_info"]
@@ -384,7 +416,7 @@ def _ask_pip(resolver: Resolver, request: LockRequest, folder: Path, words: Sequ
     return packages
 
 
-def _run(argv: Sequence[str], resolver: Resolver, request: LockRequest, folder: Path) -> None:
+def _run(argv: Sequence[str], resolver: Resolver, request: LockRequest, folder: Path, end: float | None) -> None:
     """Run a resolver; a `_Refused` with its own words if it fails."""
     try:
         process = subprocess.Popen(
@@ -401,10 +433,11 @@ def _run(argv: Sequence[str], resolver: Resolver, request: LockRequest, folder: 
     except OSError as error:  # it was there a moment ago
         reason = f"{resolver.text} does not run: {error}"
         raise _Refused(Unresolved(trouble="undecided", reason=reason, resolver=resolver.text)) from None
+    seconds = SECONDS if end is None else max(end - time.monotonic(), 0)
     try:
-        output, _ = process.communicate(timeout=SECONDS)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        reason = f"{resolver.text} had no answer after {SECONDS:.0f} s"
+        reason = f"{resolver.text} had no answer after {SECONDS if end is None else seconds:.0f} s"
         raise _Refused(Unresolved(trouble="unanswered", reason=reason, resolver=resolver.text)) from None
     finally:
         if process.poll() is None:
@@ -478,6 +511,8 @@ def _environment(request: LockRequest, environ: Mapping[str, str]) -> dict[str, 
             own[_FILE_VARIABLES[name]] = path
     if "uv.toml" in request.files:
         del own["UV_NO_CONFIG"]
+    if request.installer == "pip":
+        own |= pip_words(request).variables
     return {**variables, **own, **images}
 
 
@@ -553,11 +588,6 @@ def _pip() -> Resolver | None:
     except metadata.PackageNotFoundError:
         return None
     return Resolver(argv=(sys.executable, "-m", "pip"), kind="pip", text=f"pip {version}")
-
-
-def _reads_metadata(pip: Resolver) -> bool:
-    version = pip.text.partition(" ")[2]
-    return _is_version(version) and Version(version) >= PIP_READS_METADATA
 
 
 def _version_text(argv: Sequence[str]) -> str:

@@ -19,10 +19,11 @@ from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.lock import Lock, Resolution, Unresolved
 from stoker.core.packages import canonical
-from stoker.core.plan import OFFLINE, StepPlan, reporter_of
+from stoker.core.plan import StepPlan, reporter_of
+from stoker.core.questions import NoAnswer, Questions
 from stoker.images.build import PYTHON, check
 from stoker.images.dockerfile import ImageSpec
-from stoker.images.locks import LockStore, parse
+from stoker.images.locks import LockStore, indexes, parse
 from stoker.images.parents import is_official
 from stoker.images.resolving import LockRequest, resolve
 from stoker.images.spec import is_bare, spec_of
@@ -35,8 +36,8 @@ CONFLICT: Final = "STK231"
 NO_SUCH_VERSION: Final = "STK232"
 NOT_RESOLVED: Final = "STK233"
 LEFT_OUT: Final = "STK234"
-
-"""The variable with which no index is asked."""
+_GRACE: Final = 1.0
+"""Seconds after which a resolver is ended that nobody waits for any more."""
 MISSING_HERE: Final = "installed here from a folder"
 """Words of what an image lacks although the step may need it."""
 OLDEST_GLIBC: Final = 28
@@ -76,14 +77,14 @@ _PYTHON_PACKAGE: Final = re.compile(r"python3?-(?!dev$|pip$|venv$|is-python3$|di
 
 
 class Locking:
-    """The locks of one session. `upgrade` asks the indexes although there is a lock; `offline` never asks them."""
+    """The locks of one session. `upgrade` asks the indexes although there is a lock."""
 
-    def __init__(self, store: LockStore, *, upgrade: bool = False, offline: bool | None = None) -> None:
+    def __init__(self, store: LockStore, questions: Questions, *, upgrade: bool = False) -> None:
         self.locks: dict[str, Lock] = {}
         """By digest, those that were used."""
         self._store = store
         self._upgrade = upgrade
-        self._offline = bool(os.environ.get(OFFLINE)) if offline is None else offline
+        self._questions = questions
         self._answers: dict[str, Lock | Unresolved] = {}
 
     def of_image(self, step: StepPlan, image: ImageFacts | None, *, machine: str) -> Resolution:
@@ -132,27 +133,35 @@ class Locking:
         request = lock_request(spec, image, machine=machine)
         if isinstance(request, Unresolved):
             return request
-        if request.digest not in self._answers:
-            self._answers[request.digest] = self._resolved(request, root)
-        return self._answers[request.digest]
+        known = self._answers.get(request.digest)
+        if known is None or (isinstance(known, Unresolved) and known.trouble == "unanswered"):
+            known = self._answers[request.digest] = self._resolved(request, root)
+        return known
 
     def _resolved(self, request: LockRequest, root: Path) -> Lock | Unresolved:
         lock = None if self._upgrade else self._store.find(request, root=root)
         if lock is not None:
             return lock
-        if self._offline:
-            return Unresolved(trouble="unanswered", reason=f"{OFFLINE} is set")
-        silence = "" if self._upgrade else self._store.silence(request)
-        if silence:
-            return Unresolved(trouble="unanswered", reason=silence)
-        answer = resolve(request, refresh=self._upgrade)
+        left = self._questions.seconds
+        seconds = None if left is None else left + _GRACE
+        place = ["index", indexes(request)]
+
+        def ask() -> Lock | Unresolved:
+            answer = resolve(request, refresh=self._upgrade, seconds=seconds)
+            if isinstance(answer, Unresolved) and answer.trouble == "unanswered":
+                raise NoAnswer(answer.reason)
+            return answer
+
+        try:
+            answer: Lock | Unresolved = self._questions.ask(
+                "the package index", ask, key=["lock", request.digest], place=place
+            )
+        except NoAnswer as error:
+            return Unresolved(trouble="unanswered", reason=error.message)
         if isinstance(answer, Lock):
             self._store.keep(answer)
-        elif answer.trouble == "unanswered":
-            self._store.keep_silence(request, answer.reason)
-        else:
-            answer = attrs.evolve(answer, sure=request.whole)
-        return answer
+            return answer
+        return attrs.evolve(answer, sure=request.whole)
 
 
 def lock_request(spec: ImageSpec, image: ImageFacts | None, *, machine: str) -> LockRequest | Unresolved:

@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import json
 import os
+from functools import partial
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -400,15 +401,22 @@ def _lookup_finding(where: str, what: str, *, anyway: bool) -> Finding:
     )
 
 
-def placement_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterator[Finding]:
-    """The findings of backends that ask their cluster, such as that no node is large enough."""
+def placement_findings(
+    steps: Iterable[StepPlan],
+    backends: Mapping[str, RunningBackend],
+    ask: Callable[[str, str, Callable[[], Iterable[Finding]]], Iterable[Finding]] = lambda _, __, check: check(),
+) -> Iterator[Finding]:
+    """The findings of backends that ask their cluster, such as that no node is large enough.
+
+    `ask` is given a backend's name, the place of its first step, and what asks it: it may give up waiting.
+    """
     by_backend: dict[str, list[StepPlan]] = {}
     for step in steps:
         by_backend.setdefault(step.backend, []).append(step)
     for name, backend_steps in by_backend.items():
         prover = capability(backends[name], ProvesPlacement)
         if prover is not None:
-            yield from prover.prove(backend_steps)
+            yield from ask(name, backend_steps[0].where, partial(prover.prove, backend_steps))
 
 
 def usual_findings(plan: Plan, stack: Stack) -> Iterator[Finding]:

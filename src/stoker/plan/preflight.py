@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import platform
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Callable, Final, Iterable, Iterator, Mapping, Sequence
@@ -92,6 +94,8 @@ COMPARED: Final = (
 ARM_HOSTS: Final = frozenset({"T4G", *(name for name, chip in NVIDIA.items() if chip.form in ("superchip", "Jetson"))})
 """Models that are sold only with an ARM processor of NVIDIA's or Amazon's."""
 _NO_SETTINGS: Final = DockerSettings()
+_SIDE_BY_SIDE: Final = 16
+"""Steps that are judged at the same time: they mostly wait for registries and indexes."""
 _DEEPEST_INCLUDE: Final = 32
 """How deep requirement files may include each other; more is taken to be a circle."""
 
@@ -136,18 +140,22 @@ def judge(
     client = client or _this_python()
     surroundings = attrs.evolve(
         surroundings,
-        inventory=functools.cache(surroundings.inventory),
+        inventory=_once(surroundings.inventory),
         image_facts=functools.cache(surroundings.image_facts),
     )
     rules = third_party_rules()
-    judgements: dict[tuple[str, str, int], StepJudgement] = {}
+    distinct = {_judged_alike(step): step for step in plan.steps}
+    with ThreadPoolExecutor(max(1, min(len(distinct), _SIDE_BY_SIDE))) as pool:  # what they ask has its own limits
+        judge_one = functools.partial(_judge_step, plan=plan, surroundings=surroundings, rules=rules, client=client)
+        judgements = dict(zip(distinct, pool.map(judge_one, distinct.values())))
+    shown: set[tuple[str, str, int]] = set()
     steps: list[StepPlan] = []
     all_findings: list[Finding] = []
     for step in plan.steps:
-        key = (step.name, step.backend, id(step.settings))
-        is_first = key not in judgements
+        key = _judged_alike(step)
+        is_first = key not in shown
+        shown.add(key)
         if is_first:
-            judgements[key] = _judge_step(step, plan, surroundings, rules, client)
             all_findings += judgements[key].findings
         proof, lock = judgements[key].proof, judgements[key].lock
         same = proof is step.proof and lock == step.lock
@@ -155,6 +163,21 @@ def judge(
         refusal = required_finding(steps[-1]) if is_first and plan.settings.require_proof else None
         all_findings += [] if refusal is None else [refusal]
     return tuple(steps), tuple(all_findings)
+
+
+def _judged_alike(step: StepPlan) -> tuple[str, str, int]:
+    return step.name, step.backend, id(step.settings)
+
+
+def _once(find: Callable[[], Inventory | None]) -> Callable[[], Inventory | None]:
+    """The same function, called once, by whichever thread comes first."""
+    lock, cached = threading.Lock(), functools.cache(find)
+
+    def found() -> Inventory | None:
+        with lock:
+            return cached()
+
+    return found
 
 
 def _judge_step(

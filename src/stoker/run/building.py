@@ -33,7 +33,8 @@ from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.findings import Finding
-from stoker.core.plan import OFFLINE, Code, StepPlan, reporter_of
+from stoker.core.plan import Code, StepPlan, reporter_of
+from stoker.core.questions import NoAnswer, Questions
 from stoker.core.source import FunctionSource
 from stoker.core.units import value_or
 from stoker.core.words import time_text
@@ -132,11 +133,6 @@ class Builder:
         """A bundle that was made before, and is used instead of another one."""
         self._images: dict[str, str] = {}
         self._engines: dict[str, ImageEngine] = {}
-
-    def know_engine(self, address: str, answering: ImageEngine | None) -> None:
-        """Use an engine that answered at an address, instead of looking for it again."""
-        if answering is not None:
-            self._engines.setdefault(address, answering)
 
     def has_work(self, steps: Iterable[StepPlan]) -> bool:
         """Whether one of these steps needs anything to be sent along."""
@@ -270,11 +266,10 @@ class Builder:
         with logged_in(login, local_engine.environ if local_engine is not None else base, secrets.read) as environ:
             yield (local_engine.with_environ(environ) if local_engine is not None else None), environ
 
-    def registry_findings(self, steps: Iterable[StepPlan], *, offline: bool = False) -> Iterator[Finding]:
+    def registry_findings(self, steps: Iterable[StepPlan], questions: Questions) -> Iterator[Finding]:
         """What registries refuse of these steps' images, before anything is built: pushes, and pulls where they run.
 
-        Each repository is asked once; with `offline` only those on this machine. An image that is there already needs
-        no push.
+        Each repository is asked once. An image that is there already needs no push.
         """
         asked: set[tuple[str, str]] = set()
         for step in steps:
@@ -283,29 +278,46 @@ class Builder:
             image = place.push if place is not None else pulled_image(step)
             if place is not None and place.push and ("push", place.push) not in asked:
                 asked.add(("push", place.push))
-                yield from self._push_findings(step, place, offline)
+                yield from self._asked_push_findings(step, place, questions)
             if puller is not None and image and (step.backend, image) not in asked:
                 from stoker.backends.base.pulling import pull_findings
 
                 asked.add((step.backend, image))
-                yield from pull_findings(image, puller, reporter_of(step), offline=offline)
+                yield from pull_findings(image, puller, reporter_of(step), questions)
 
-    def _push_findings(self, step: StepPlan, place: ImagePlace, offline: bool) -> Iterator[Finding]:
+    def _asked_push_findings(self, step: StepPlan, place: ImagePlace, questions: Questions) -> Sequence[Finding]:
+        from stoker.images.reference import parse
+        from stoker.images.registry import check_name
+
+        def ask() -> list[Finding]:
+            return list(self._push_findings(step, place))
+
+        try:
+            refused = check_name(f"{place.push}:{TAG_OF_A_CHECK}")
+            if refused is not None:
+                return [attrs.evolve(refused, where=reporter_of(step).where)]
+            name = parse(place.push)
+            findings: Sequence[Finding] = questions.ask(
+                name.server,
+                ask,
+                key=["push", place.push, step.name],
+                place=["registry", name.server],
+                nearby=name.loopback and not questions.strict,
+            )
+            return findings
+        except StokerError as error:
+            what = f"not checked: whether {place.push} takes the image: {error.message}"
+            where = reporter_of(step).where
+            return [Finding(code=PUSH_NOT_CHECKED, level="info", where=where, what=what, fix=error.fix)]
+
+    def _push_findings(self, step: StepPlan, place: ImagePlace) -> Iterator[Finding]:
         from stoker.images.builders.base import check_options
         from stoker.images.builders.registry import BUILDERS
-        from stoker.images.reference import parse
-        from stoker.images.registry import check_name, check_push
+        from stoker.images.registry import check_push
+        from stoker.images.transport import RegistryUnreachable
 
         where = reporter_of(step).where
         try:
-            name = check_name(f"{place.push}:{TAG_OF_A_CHECK}")
-            if name is not None:
-                yield attrs.evolve(name, where=where)
-                return
-            if offline and not parse(place.push).loopback:
-                what = f"not checked: whether {place.push} takes the image: {OFFLINE} is set"
-                yield Finding(code=PUSH_NOT_CHECKED, level="info", where=where, what=what)
-                return
             with self.engine_for(place) as (local_engine, environ):
                 builder = BUILDERS.load(self._builder.flavor) if self._builder is not None else None
                 if builder is not None and builder.render is not None:
@@ -320,9 +332,8 @@ class Builder:
                 wanted = self.wanted(place, step.settings.docker, local_engine, environ)[-1]
                 if not wanted.reference:
                     yield attrs.evolve(refusal, where=where)
-        except StokerError as error:
-            what = f"not checked: whether {place.push} takes the image: {error.message}"
-            yield Finding(code=PUSH_NOT_CHECKED, level="info", where=where, what=what, fix=error.fix)
+        except RegistryUnreachable as error:
+            raise NoAnswer(error.message, fix=error.fix) from None
 
     def lock_of(self, root: Path) -> LockOf:
         """The packages to install into an image whose settings have paths below `root`."""

@@ -109,6 +109,7 @@ def _plan_program(
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides, recorded=recorded)
     checkers = session.backends((), settings)
+    session.questions.begin()
     try:
         plan = plan_graph(
             graph,
@@ -120,7 +121,7 @@ def _plan_program(
         )
         findings = (
             *plan.findings,
-            *placement_findings(plan.steps, checkers),
+            *placement_findings(plan.steps, checkers, session.ask_backend),
             *growth_findings(plan, checkers, noun=program.noun, hooks=program.hooks),
         )
         plan = attrs.evolve(plan, settings=settings, findings=findings)
@@ -391,7 +392,7 @@ def findings_again(session: Session, steps: Sequence[StepPlan], settings: Pipeli
     """What the stack's backends say of steps now."""
     backends = session.backends((), settings)
     try:
-        return (*backend_findings(steps, backends), *placement_findings(steps, backends))
+        return (*backend_findings(steps, backends), *placement_findings(steps, backends, session.ask_backend))
     finally:
         for backend in set(backends.values()):
             backend.close()

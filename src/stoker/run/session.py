@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence
 
@@ -14,7 +16,10 @@ from stoker.backends.base.backend import RunningBackend, Services
 from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
-from stoker.core.plan import OFFLINE, Code, Plan, Site, StepPlan
+from stoker.core.findings import Finding
+from stoker.core.plan import Code, Plan, Site, StepPlan
+from stoker.core.printable import printable
+from stoker.core.questions import SECONDS, NoAnswer, Questions, offline_reason
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.core.source import FunctionSource
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from stoker.run.building import Builder
     from stoker.run.program import Program
 
+NOT_ASKED: Final = "STK368"
 DEBUGGED: Final = "inline"
 """The backend that runs steps under `--debug`, whatever the stack says."""
 PRELOADED: Final = ("numpy", "torch")
@@ -67,6 +73,16 @@ class Session:
         """Takes a line for the person about images and environments that are being made."""
         self.bundle = ""
         """Stoker's worker for other machines where it was made before; empty where this session makes it."""
+        self.questions = Questions(
+            self.stack.home,
+            offline="--offline" if request.offline else offline_reason(),
+            strict=request.offline,
+            anew=request.upgrade,
+            patient=request.upgrade,
+            show=show_waiting,
+        )
+        """What the plan asks of the outside."""
+        self._asked = itertools.count()
         self._digests: dict[str, str] = {}
         """The digests of the images that were read for the plan, by their references."""
         self._ledger: Devices | None = None
@@ -171,6 +187,7 @@ class Session:
         """Build what the steps' images lack and send the user's code along; the plan that names both."""
         if not plan.dynamic and not builder.has_work(plan.steps):
             return plan
+        self.questions.be_patient()
         if plan.locks:
             self.locking().adopt(plan.locks)
         sources = _modules_of(plan.steps)
@@ -220,29 +237,29 @@ class Session:
         and chips, and those of other distributions.
         """
         builder = self._builder or self.builder(settings, lambda text: None)
-        offline = bool(os.environ.get(OFFLINE))
         hosts = builder.hosts if builder is not None and builder.has_work(plan.steps) else {}
         if builder is not None:
-            registries = builder.registry_findings(plan.steps, offline=offline)
+            registries = builder.registry_findings(plan.steps, self.questions)
             plan = attrs.evolve(plan, findings=(*plan.findings, *registries))
         asks = any(step.settings.resources.gpus_per_node for step in plan.steps)
         if not hosts and not asks and not plugins.entry_points("stoker.rules"):
             return plan
-        from stoker.images import contents, engine, lastdigests, registry
-        from stoker.plan.preflight import Surroundings, judge
+        from stoker.images import engine
 
         host = next(iter(hosts.values()), "")
         environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
+        answering = cache(lambda: engine.find_again(self.questions, environ))
+        if hosts:
+            threading.Thread(target=answering, daemon=True).start()  # while the next lines import what checks
+        from stoker.images import contents, lastdigests, registry
+        from stoker.plan.preflight import Surroundings, judge
+
         flavors = {name: BACKENDS.load(flavor) for name, (flavor, _) in self._flavors(settings).items()}
         here = [name for name, one in flavors.items() if one.image_engine is None and not one.sends_code]
 
-        answering = cache(lambda: engine.find(environ))
-
         def read(reference: str) -> ImageFacts | None:
             layers = self._layers_of(reference) if asks else None
-            facts = registry.image_facts(reference, engine=answering(), layers=layers, offline=offline)
-            if builder is not None and hosts:
-                builder.know_engine(host, answering())
+            facts = registry.image_facts(reference, engine=answering(), layers=layers, questions=self.questions)
             if facts.digest:
                 self._digests[reference] = facts.digest
             return contents.known_contents(facts, self.stack.home / "wheels")
@@ -259,13 +276,32 @@ class Session:
         plan = attrs.evolve(plan, steps=steps, findings=(*plan.findings, *findings))
         return attrs.evolve(plan, locks=self.locking().documents()) if hosts else plan
 
+    def ask_backend(self, name: str, where: str, check: Callable[[], Iterable[Finding]]) -> Iterable[Finding]:
+        """What a backend says that asks its cluster; that it was not asked, or gave no answer in time, is a finding."""
+        part = self.stack.parts[name]
+        who = f"backend '{name}'"
+        try:
+            findings: Iterable[Finding] = self.questions.ask(
+                who,
+                lambda: list(check()),
+                key=["backend", name, next(self._asked)],  # a cluster's state is not kept: the next plan asks again
+                place=["backend", part.flavor, dict(part.options)],
+                nearby=not self.questions.strict,
+            )
+            return findings
+        except NoAnswer as error:
+            why = "whether the cluster has room for the steps, and would take them, shows when they run"
+            what = f"not checked: what {who} says of its steps: {error.message}"
+            fix = f"plan again without --offline, or with more time: {SECONDS}=60"
+            return [Finding(code=NOT_ASKED, level="info", where=where, what=what, why=why, fix=fix)]
+
     def locking(self) -> Locking:
         """The locks of what images install; they are kept in the stack's home."""
         if self._locking is None:
             from stoker.images.locks import LockStore
             from stoker.plan.locking import Locking
 
-            self._locking = Locking(LockStore(self.stack.home), upgrade=self.request.upgrade)
+            self._locking = Locking(LockStore(self.stack.home), self.questions, upgrade=self.request.upgrade)
         return self._locking
 
     def _layers_of(self, reference: str) -> LayerReading | None:
@@ -279,6 +315,7 @@ class Session:
         """A step of a dynamic pipeline with its proof, now that it is known; a `PreflightError` where it is refused."""
         if step.proof is not None or not step.settings.resources.gpus_per_node:
             return step
+        self.questions.begin()
         proved = self.prove(attrs.evolve(plan, steps=(step,), findings=()), plan.settings)
         refuse(proved)
         return proved.steps[0]
@@ -327,6 +364,14 @@ class Session:
         limits = any(step.settings.resources.gpus_per_node for step in steps)
         process = (int(me["pid"]), float(me["started"]))
         return Leasing(self.devices, process=process, scratch=site.scratch, limits=limits)
+
+
+def show_waiting(text: str) -> None:
+    """Show on a terminal what a plan waits for, in a line that goes away again."""
+    out = sys.stderr
+    if out is not None and out.isatty() and os.environ.get("TERM") != "dumb":
+        out.write(f"\r\x1b[K{printable(text)}")
+        out.flush()
 
 
 def _modules_of(steps: Sequence[StepPlan]) -> list[FunctionSource]:

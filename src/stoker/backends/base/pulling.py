@@ -7,15 +7,18 @@ secret, AWS Batch's execution role and a virtual machine's files are each such a
 
 from __future__ import annotations
 
-from typing import Callable, Final, Iterator
+from typing import TYPE_CHECKING, Callable, Final, Iterator
 
 import attrs
 
 from stoker.core.errors import StokerError
 from stoker.core.findings import Finding, Reporter
-from stoker.core.plan import OFFLINE
+from stoker.core.questions import NoAnswer, Questions
 from stoker.images.credentials import Credentials, account_text, needed
 from stoker.images.reference import ImageReference, parse
+
+if TYPE_CHECKING:
+    from stoker.images.transport import RegistryRefused
 
 REFUSED: Final = "STK247"
 NOT_CHECKED: Final = "STK248"
@@ -37,25 +40,36 @@ class Puller:
     """Why its login cannot be seen from here; empty where it can."""
 
 
-def pull_findings(image: str, puller: Puller, report: Reporter, *, offline: bool = False) -> Iterator[Finding]:
+def pull_findings(image: str, puller: Puller, report: Reporter, questions: Questions) -> Iterator[Finding]:
     """What is wrong with the right to pull an image where a step will run, or that it was not checked.
 
-    `image` is a name at a registry, whose repository may not be there yet. Asks the registry; with `offline` only one
-    on this machine.
+    `image` is a name at a registry, whose repository may not be there yet. Asks the registry.
     """
     from stoker.images.registry import check_pull
+    from stoker.images.transport import RegistryUnreachable
 
     name = parse(image)
     fix = puller.fix.format(registry=name.registry)
     if puller.account is None:
         yield _not_checked(name, puller, puller.unseen, fix, report)
         return
-    if offline and not name.loopback:
-        yield _not_checked(name, puller, f"{OFFLINE} is set", fix, report)
-        return
+    account_of = puller.account
+
+    def ask() -> tuple[RegistryRefused | None, Credentials | None]:
+        try:
+            refusal = check_pull(image, account_of)
+        except RegistryUnreachable as error:
+            raise NoAnswer(error.message) from None
+        return refusal, account_of(name) if refusal is not None else None
+
     try:
-        refusal = check_pull(image, puller.account)
-        account = puller.account(name) if refusal is not None else None
+        refusal, account = questions.ask(
+            name.server,
+            ask,
+            key=["pull", image, puller.who],
+            place=["registry", name.server],
+            nearby=name.loopback and not questions.strict,
+        )
     except StokerError as error:
         yield _not_checked(name, puller, error.message, fix, report)
         return
