@@ -365,6 +365,14 @@ def test_cupy_needs_its_own_cuda_in_the_image() -> None:
     assert refused(said(parent, ("cupy-cuda13x[ctk]==14.0.1",))) == []  # older ones have no such extra
 
 
+def test_a_torchvision_that_pins_no_torch_refuses_none() -> None:
+    """Of 0.29.2 an installer takes torch 2.14 and 2.15: the numbers of older releases say nothing of it."""
+    parent = "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"
+    for torch in ("2.14.0", "2.15.0"):
+        assert "STK206" not in refused(said(parent, (f"torch=={torch}", "torchvision==0.29.2")))
+    assert "STK206" in refused(said(parent, ("torch==2.15.0", "torchvision==0.29.1")))
+
+
 # STK207, 208, 210 and 212
 
 

@@ -14,11 +14,13 @@ import json
 import os
 import threading
 import time
-from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.core.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 OFFLINE: Final = "STOKER_OFFLINE"
 """With this variable a plan asks no package index, and no registry but those on this machine."""
@@ -148,6 +150,8 @@ class Questions:
             raise NoAnswer(kept["silent"])
 
     def _start(self, name: str, ask: Callable[[], Any]) -> Future[Any]:
+        from concurrent.futures import Future  # most plans ask nobody
+
         with self._lock:
             if name in self._asked:
                 return self._asked[name]
@@ -166,6 +170,8 @@ class Questions:
 
     def _wait(self, future: Future[Any], who: str) -> None:
         """Wait for an answer, until the time is up."""
+        from concurrent.futures import wait
+
         left = self.seconds
         if not wait((future,), _SHOWN_AFTER if left is None else min(left, _SHOWN_AFTER)).done:
             with self._shown(who):

@@ -7,6 +7,7 @@ from typing import Final, Iterator, Mapping, Sequence
 
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import cuda_of_tag
+from stoker.plan.components.companions import VISION_UNPINNED
 from stoker.plan.packages import TORCH_PYTHONS, jax_cuda
 from stoker.plan.requirements import Release, Requirement, Wheel, numbers, same_version
 from stoker.plan.rules import MACHINES, PlanFacts
@@ -216,6 +217,8 @@ def _release_findings(facts: PlanFacts, item: Requirement, torch: str) -> Iterat
     torch_release, actual = numbers(torch)[:2], numbers(item.pinned)[:2]
     if not item.pinned or len(torch_release) < 2 or torch_release[0] != 2:
         return
+    if item.name == "torchvision" and numbers(item.pinned) >= VISION_UNPINNED:
+        return  # which torch it is built for, no metadata says: what is not known refuses nothing
     if item.name == "torchvision":
         expected: Release = (0, torch_release[1] + _VISION_BEHIND)
     elif item.name == "torchaudio":

@@ -239,7 +239,7 @@ def _save_long_json(value: Any, kind: type, blobs: Blobs, inline_limit: int) -> 
     except (ValueError, RecursionError):  # an integer too long for a text, or half a surrogate pair
         sink.abort()
         return None
-    except BaseException:
+    except BaseException:  # also an interrupt leaves nothing half-written
         sink.abort()
         raise
 

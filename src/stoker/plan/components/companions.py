@@ -20,6 +20,8 @@ TRITON_SOURCE: Final = "Requires-Dist in the metadata of torch's wheels for Linu
 
 _VISION_BEHIND: Final = 15
 """torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on."""
+VISION_UNPINNED: Final = (0, 29, 2)
+"""The first torchvision whose wheel requires no single release of torch: its Requires-Dist takes 2.14 and 2.15."""
 _VISION_1: Final[Mapping[Release, Release]] = {
     (0, 5): (1, 4),
     (0, 6): (1, 5),
@@ -115,6 +117,8 @@ def _torch_of(item: StepDistribution) -> Release | None:
         return release if release[0] == 2 else (1, release[1]) if release[0] == 0 and release[1] >= 4 else None
     if release in _VISION_1:
         return _VISION_1[release]
+    if numbers(item.version) >= VISION_UNPINNED:
+        return None
     return (2, release[1] - _VISION_BEHIND) if release[0] == 0 and release[1] >= _VISION_BEHIND else None
 
 
