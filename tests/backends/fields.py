@@ -132,6 +132,7 @@ ELSEWHERE: Mapping[str, str] = {
     "on_idle_gpu": "the monitor beside the step judges",
     "monitor": "the monitor beside the step",
     "track": "the worker wraps the libraries where the step runs",
+    "previews": "the worker makes them where the step runs",
     "step_operator": "the planner chooses the backend",
     "backend": "the settings of the backend itself",
 }
@@ -460,6 +461,10 @@ KUBERNETES = Row(
             "the driver ends a job that waits longer",
             by="tests/kubernetes/test_runs_failures.py::test_a_wait_that_takes_longer_than_it_may",
         ),
+        "pull_timeout": Held(
+            "the driver ends a job whose image cannot be pulled for longer",
+            by="tests/kubernetes/test_pending.py::test_a_registry_that_no_node_reaches_is_given_up",
+        ),
         "ttl": "`ttlSecondsAfterFinished`",
         "reuse": Held(
             "pods take further steps", by="tests/kubernetes/test_pools.py::test_steps_share_a_pod_and_nothing_else"
@@ -533,6 +538,7 @@ KUBERNETES = Row(
         "scheduler": Example("mine"),
         "grace_period": Example("2m"),
         "pod_startup_timeout": Example("1h"),
+        "pull_timeout": Example("5m"),
         "ttl": Example("1h"),
         "queue": Example("ml"),
         "queueing": Example("volcano"),

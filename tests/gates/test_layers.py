@@ -55,7 +55,12 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "uvicorn": ("stoker.ui",),
     "urllib3": ("stoker.backends.docker.engines",),
     "botocore": ("stoker.backends.base.aws",),
-    "yaml": ("stoker.plan", "stoker.backends.kubernetes.access", "stoker.backends.kubeflow.compile"),
+    "yaml": (
+        "stoker.plan",
+        "stoker.backends.kubernetes.access",
+        "stoker.backends.kubeflow.compile",
+        "stoker.backends.base.byhand",
+    ),
 }
 """Every package that Stoker may import, also inside functions, and the folders that may. A new row is a decision: what
 the package saves in lines, and what it costs in milliseconds, megabytes and pins inside somebody's image."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tests.cli.byhand import code, paste, scripts
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_runs import STACK
@@ -28,13 +30,14 @@ try:
     if words[:2] == ["get", "configmap"]:
         ask("GET", "/api/v1/namespaces/default/configmaps/" + words[2])
     elif words[:3] == ["create", "secret", "generic"]:
-        key, _, path = words[4].removeprefix("--from-file=").partition("=")
-        data = {{key: base64.b64encode(open(path, "rb").read()).decode()}}
+        files = dict(word.removeprefix("--from-file=").split("=") for word in words[4:])
+        data = {{key: base64.b64encode(open(path, "rb").read()).decode() for key, path in files.items()}}
         ask("POST", "/api/v1/namespaces/default/secrets", {{"metadata": {{"name": words[3]}}, "data": data}})
     elif words == ["create", "-f", "-"]:
         ask("POST", "/api/v1/namespaces/default/configmaps?fieldValidation=Strict", json.load(sys.stdin))
     elif words == ["apply", "-f", "-"]:
-        ask("POST", "/apis/batch/v1/namespaces/default/jobs?fieldValidation=Strict", json.load(sys.stdin))
+        import yaml
+        ask("POST", "/apis/batch/v1/namespaces/default/jobs?fieldValidation=Strict", yaml.safe_load(sys.stdin))
     else:
         sys.exit(f"unknown: {{words}}")
 except urllib.error.HTTPError as error:
@@ -66,3 +69,34 @@ def test_a_job_is_created_by_hand(project: Any, cluster: LocalCluster, tmp_path:
 
     assert "loading 3" in cluster.wait(log)
     assert "missing: the inputs numbers of total" in paste(total, project.folder, PATH=path).stderr
+
+
+PLAIN = """
+    from stoker import pipeline, step
+
+    @step(step_operator="kubernetes")
+    def train() -> int:
+        return 1
+
+    @pipeline
+    def training():
+        train()
+"""
+
+
+def test_a_request_without_a_kubeconfig(project: Any, tmp_path: Path) -> None:
+    project.write({"p.py": PLAIN})
+    nowhere = {"KUBECONFIG": "", "HOME": str(tmp_path)}
+    shown = project.stoker("plan", "p.py", "--render", env=nowhere, code=3).stdout
+    assert "there is no kubeconfig" in shown, "a run is refused"
+    _, _, text = shown.partition("kubectl apply -f - <<'END'\n")
+    job = yaml.safe_load(text.partition("\nEND\n")[0])
+    assert job["kind"] == "Job"
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == [
+        "python3", "/stoker/job/pod.py", "/stoker/job/jobs", "/stoker/worker", "/dev/termination-log"
+    ]  # fmt: skip
+    assert "--context" not in shown, "kubectl takes its own"
+    rendered = json.loads(project.stoker("plan", "p.py", "--render", "--json", env=nowhere, code=3).stdout)["rendered"]
+    assert rendered[0]["request"]["server"] == rendered[0]["request"]["namespace"] == "UNKNOWN"
+    assert "//" not in "".join(container["command"])

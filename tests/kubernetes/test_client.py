@@ -239,21 +239,21 @@ def test_the_proxy_of_a_kubeconfig(cluster: LocalCluster, tmp_path: Path) -> Non
 def test_what_the_kubeconfig_lacks_is_said(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "")
     with pytest.raises(SettingsError, match=r"there is no kubeconfig: .*/\.kube/config does not exist"):
-        Cluster(KubernetesSettings(), os.environ)
+        assert Cluster(KubernetesSettings(), os.environ).access
     path = kubeconfig(tmp_path / "config", server.url)
     with pytest.raises(SettingsError, match="has no context 'hera', did you mean 'here'"):
-        client(path, context="hera")
+        assert client(path, context="hera").access
     with pytest.raises(SettingsError, match="behind the proxy socks5"):
-        client(kubeconfig(tmp_path / "proxied", server.url, **{"proxy-url": "socks5://x"}))
+        assert client(kubeconfig(tmp_path / "proxied", server.url, **{"proxy-url": "socks5://x"})).access
     (tmp_path / "broken").write_text("clusters: [")
     with pytest.raises(SettingsError, match=r"cannot be read: while parsing [^\n]*\n  fix") as broken:
-        client(tmp_path / "broken")
+        assert client(tmp_path / "broken").access
     assert "kubectl config view" in broken.value.fix
     with pytest.raises(SettingsError, match=f"there is no kubeconfig: {tmp_path} is a folder"):
-        client(tmp_path)
+        assert client(tmp_path).access
     (tmp_path / "list").write_text("[1]")
     with pytest.raises(SettingsError, match="is not a kubeconfig") as listed:
-        client(tmp_path / "list")
+        assert client(tmp_path / "list").access
     assert "clusters, users and contexts" in listed.value.fix
     missing = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
     with pytest.raises(BackendError, match="plugin no-such-plugin is not installed"):

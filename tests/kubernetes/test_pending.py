@@ -293,3 +293,38 @@ def test_kueue_says_why_it_holds_a_job() -> None:
 def test_pull_messages(message: str, kind: str, sure: bool) -> None:
     problem = pull_problem("ErrImagePull", message, "reg.example/team/step:1")
     assert (problem.kind, problem.sure) == (kind, sure), problem
+
+
+def test_a_registry_that_no_node_reaches_is_given_up() -> None:
+    """Each try names another port, so that each is an event of its own: neither tries nor time are lost."""
+    world = World()
+    for event in recording("07d-image-registry-unknown-host").events:
+        world.see(event)
+    [job] = world.jobs.values()
+    pods = world.pods_of(job)
+    [failed] = [event for event in world.events.values() if str(event["message"]).startswith("Failed to pull image")]
+    others = [dict(event) for event in world.events.values() if event is not failed]
+    said_of = "read tcp 10.0.0.7:{port}->10.9.9.9:443: i/o timeout"
+
+    def wait(tries: int, **more: Any) -> Pending:
+        events = [
+            {
+                **failed,
+                "count": 1,
+                "message": f"Failed to pull image: {said_of.format(port=40000 + number)}",
+                "metadata": {**failed["metadata"], "uid": str(number)},
+            }
+            for number in range(tries)
+        ]
+        found = pending.why_pending(job, pods, [*others, *events], **more)
+        assert found is not None
+        return found
+
+    assert not wait(4).hopeless and wait(5).hopeless
+    begun = wait(1).pull_failed
+    assert begun is not None
+    assert not wait(1, now=begun + 599).hopeless
+    late = wait(1, now=begun + 601)
+    assert late.hopeless and late.cause == status.SETUP_FAILED
+    assert late.text.startswith("no node could pull the image for 10 m 01 s (pull_timeout): the registry's host name")
+    assert wait(1, now=begun + 61, patience=Patience(pull=60)).hopeless

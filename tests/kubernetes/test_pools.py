@@ -444,3 +444,15 @@ if __name__ == "__main__":
     )
     kube.run("train.py", timeout=120.0)
     cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_a_warm_pod_that_is_ended_before_it_began_anything_ends_with_0(tmp_path: Path) -> None:
+    """Pods that start while a run ends are no errors of its Job's."""
+    program = (
+        "import os, signal, sys\n"
+        "from stoker.backends.kubernetes import poolpod\n"
+        "poolpod.unpack = lambda worker, bundle: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(poolpod.main(['keep', sys.argv[1], sys.argv[1], '{}']))\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=60)
+    assert finished.returncode == 0

@@ -31,6 +31,24 @@ def file_lines(path: str, text: str) -> Iterator[str]:
     yield mark
 
 
+def yaml_text(document: Any) -> str:
+    """A document as people read it: YAML in its own order, texts of several lines as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes no anchors, which hide what is written twice."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        style = "|" if "\n" in value and not any(line != line.rstrip() for line in value.split("\n")) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return str(yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000)).rstrip("\n")
+
+
 def document_lines(path: str, document: Any) -> Iterator[str]:
     """Lines that write a JSON document; one with masked values is refused until somebody has put them in."""
     text = json.dumps(document, indent=2, ensure_ascii=False)

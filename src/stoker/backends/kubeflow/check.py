@@ -26,6 +26,7 @@ JOBS_ONLY: Final[Mapping[str, str]] = {
     "kubeconfig": "the endpoint's own cluster runs the pods",
     "pools": "nodes are not asked for",
     "pod_startup_timeout": "the endpoint's own pods wait as long as it lets them",
+    "pull_timeout": "the endpoint's own pods wait as long as it lets them",
     "ttl": "the endpoint keeps its runs",
     "driver": "a detached driver is a process of the machine that the run is started on",
     "grace_period": "pods of KFP have 30 s",

@@ -37,6 +37,10 @@ _PLUGIN: Final = 60.0
 _VERSIONS: Final = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha1"))
 
 
+UNKNOWN: Final = "UNKNOWN"
+"""What a request shows in place of what only a kubeconfig says, where there is none."""
+
+
 @attrs.frozen(kw_only=True)
 class KubernetesContext:
     """One context of a kubeconfig: a cluster, a user and a namespace."""

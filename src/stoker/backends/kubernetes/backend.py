@@ -12,13 +12,15 @@ from typing import Any, Iterable, Literal, Mapping, Sequence
 from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes import jobs as k8sjobs
+from stoker.backends.kubernetes.access import UNKNOWN, KubernetesContext
 from stoker.backends.kubernetes.check import check
 from stoker.backends.kubernetes.claims import claim_store
 from stoker.backends.kubernetes.client import Cluster
 from stoker.backends.kubernetes.platform import KubernetesPlatform
 from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.plan import Job, JobStatus, Site, StepPlan
+from stoker.core.plan import Job, JobStatus, Site, StepPlan, reporter_of
 
 
 class KubernetesBackend(Watched):
@@ -56,10 +58,16 @@ class KubernetesBackend(Watched):
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterable[Finding]:
         """What nodes, quotas and rights can never give these steps; asks the cluster."""
-        from stoker.backends.kubernetes.prove import needs_of, prove
+        from stoker.backends.kubernetes.prove import NOT_PROVED, needs_of, prove
 
         settings = KubernetesSettings(**self._options)
-        namespace = self._cluster.namespace
+        try:
+            namespace = self._cluster.namespace
+        except SettingsError as error:
+            if steps:
+                why = "steps are sent to the cluster that it names"
+                yield reporter_of(steps[0]).error(NOT_PROVED, error.message, why, error.fix)
+            return
         yield from prove(needs_of(steps, self._options, namespace), self._cluster, pools=settings.get("pools", ()))
         store = claim_store(self._site.artifacts)
         if store is not None:
@@ -95,9 +103,10 @@ class KubernetesBackend(Watched):
         shared: dict[str, Any] = {"name": name, "shares": self._shares}
         settings = settings_of(job.step, KubernetesSettings, self._options)
         helpers = k8sjobs.helpers(job, self._site, self._options, **shared)
+        place = self._place()
         return {
-            "server": self._cluster.access.place.server,
-            "namespace": settings.get("namespace") or self._cluster.namespace,
+            "server": place.server,
+            "namespace": settings.get("namespace") or place.namespace,
             **({"objects": [body for _, body in helpers]} if helpers else {}),
             "job": k8sjobs.manifest([job], self._site, self._options, **shared),
             "document": [self._shown_entry(job, settings)],
@@ -108,10 +117,17 @@ class KubernetesBackend(Watched):
         from stoker.backends.kubernetes.byhand import script
 
         settings = settings_of(job.step, KubernetesSettings, self._options)
-        namespace = settings.get("namespace") or self._cluster.namespace
-        context = self._cluster.access.place.context
+        place = self._place()
+        namespace, context = settings.get("namespace") or place.namespace, place.context
         bundle = self._site.bundle
         return script(job, request, settings=settings, context=context, namespace=namespace, bundle=bundle)
+
+    def _place(self) -> KubernetesContext:
+        """The cluster; where no kubeconfig names one, what only that knows is unknown."""
+        try:
+            return self._cluster.access.place
+        except SettingsError:
+            return KubernetesContext(context=UNKNOWN, server=UNKNOWN, namespace=UNKNOWN, cluster={}, user={})
 
     def _shown_entry(self, job: Job, settings: KubernetesSettings) -> Mapping[str, Any]:
         return k8sjobs.entry(

@@ -5,13 +5,21 @@ Stoker's worker, which runs bring and take away, is made by the Python that prin
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.byhand import document_lines, input_lines, needs_command, stop, subshell
-from stoker.backends.kubernetes.jobs import JOBS, job_spec, name_of_job, without_token
+from stoker.backends.base.byhand import (
+    document_lines,
+    input_lines,
+    needs_command,
+    stop,
+    subshell,
+    yaml_text,
+)
+from stoker.backends.kubernetes import pod as podprogram
+from stoker.backends.kubernetes.access import UNKNOWN
+from stoker.backends.kubernetes.jobs import JOBS, PROGRAM, job_spec, name_of_job, without_token
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.plan import Job
 
@@ -25,7 +33,8 @@ def script(
     job: Job, request: Mapping[str, Any], *, settings: KubernetesSettings, context: str, namespace: str, bundle: str
 ) -> str:
     """The script; `context` and `namespace` are those that a run would use, `bundle` is the folder with the worker."""
-    words = ["kubectl", "--context", context, "--namespace", namespace]
+    named = (("--context", context), ("--namespace", namespace))
+    words = ["kubectl", *(word for flag, name in named if name != UNKNOWN for word in (flag, name))]
     if settings.get("kubeconfig"):
         words += ["--kubeconfig", settings.get("kubeconfig")]
     return subshell(_lines(job, request, shlex.join(words), bundle))
@@ -46,9 +55,10 @@ def _lines(job: Job, request: Mapping[str, Any], kubectl: str, bundle: str) -> I
     yield "here=$(mktemp -d)"
     yield from document_lines('"$here"/job.json', [entry])
     yield 'gzip -c "$here"/job.json > "$here"/jobs'
-    yield f'{kubectl} create secret generic {name} --from-file={JOBS}="$here"/jobs'
+    files = f'--from-file={JOBS}="$here"/jobs --from-file={PROGRAM}={shlex.quote(podprogram.__file__)}'
+    yield f"{kubectl} create secret generic {name} {files}"
     yield f"{kubectl} apply -f - <<'END'"
-    yield json.dumps(body, indent=2, ensure_ascii=False)
+    yield yaml_text(body)
     yield "END"
     yield 'rm -r "$here"'
     yield f"echo its output: {kubectl} logs --follow job/{name_of_job(body)}"

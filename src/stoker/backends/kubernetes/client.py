@@ -7,6 +7,7 @@ of its own, which never blocks, so that one thread reads hundreds of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -71,16 +72,32 @@ class Cluster:
     def __init__(
         self, settings: KubernetesSettings, environment: Mapping[str, str], *, patience: float = TIMEOUT
     ) -> None:
-        self.access = Access(context_of(settings, environment), environment)
-        self.namespace = self.access.place.namespace
-        self.answers = Answers(f"the Kubernetes API server at {self.access.place.server}")
+        self._settings = settings
+        self._environment = environment
+        who = "the Kubernetes API server"
+        with contextlib.suppress(SettingsError):  # told by the first request
+            who += f" at {self.access.place.server}"
+        self.answers = Answers(who)
         self.request_count = 0
         self._patience = patience
-        self._server = urllib.parse.urlsplit(self.access.place.server)
         self._abandoned = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
         self._streams: set[Stream] = set()
         self._in_use = threading.RLock()
+
+    @functools.cached_property
+    def access(self) -> Access:
+        """How the server is reached; `SettingsError` where no kubeconfig names one, which rendering need not know."""
+        return Access(context_of(self._settings, self._environment), self._environment)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of settings or kubeconfig."""
+        return self.access.place.namespace
+
+    @functools.cached_property
+    def _server(self) -> urllib.parse.SplitResult:
+        return urllib.parse.urlsplit(self.access.place.server)
 
     # Objects
 

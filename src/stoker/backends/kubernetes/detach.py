@@ -66,7 +66,7 @@ _NOT_THE_DRIVERS: Final = frozenset(
         "queue", "queueing", "queue_priority", "topology", "placement", "jobset", "reuse", "idle_after", "qos", "efa",
         "extended_resources", "accelerators", "device_class", "compute_pool", "pod_resources", "runtime_class",
         "use_tmpfs", "tmpfs_size", "tmpfs_path", "tmpfs_tempdir", "port", "privileged", "host_ipc", "grace_period",
-        "ttl", "pod_startup_timeout",
+        "ttl", "pod_startup_timeout", "pull_timeout",
     }
 )  # fmt: skip
 """Fields of the settings that a driver's pod does not take."""

@@ -12,7 +12,7 @@ from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes.client import PAGE, ApiError, Cluster, Inquiry, next_page
 from stoker.backends.kubernetes.nodes import PROVISIONER, ClusterNodes, cluster_nodes
 from stoker.backends.kubernetes.objects import denied_condition, is_deleted, uid
-from stoker.backends.kubernetes.pending import Patience, Pending, why_pending, words_of
+from stoker.backends.kubernetes.pending import USUAL, Patience, Pending, why_pending, words_of
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
@@ -72,12 +72,12 @@ class Explanations:
         *,
         gang: bool,
         now: float,
-        longest: float | None = None,
+        patience: Patience = USUAL,
     ) -> Pending | None:
         """Why a job waits: a Job, or one of its elements with that one's pods; None where it does not.
 
-        `longest`: the seconds after which the wait is given up; None for no limit. Of the elements of a fan-out whose
-        pods say the same, one is explained, and the others for a moment like it.
+        `patience`: after how much the wait is given up. Of the elements of a fan-out whose pods say the same, one is
+        explained, and the others for a moment like it.
         """
         alike = None if gang or len(pods) != 1 or uid(pods[0]) in self._events else (uid(job), *words_of(pods[0]))
         if alike in self._recent and now < self._recent[alike][0]:
@@ -93,7 +93,6 @@ class Explanations:
             awaited = any(kind in self._inquiries for kind in _NODES)
             if nodes is None and awaited and now < self._nodes_since + NODES_AWAITED:
                 return None
-        patience = Patience(seconds=longest)
         pending = why_pending(job, pods, events, nodes, gang=gang, now=time.time(), patience=patience)
         if alike is not None and uid(pods[0]) not in self._events and pending is not None and not pending.hopeless:
             if len(self._recent) >= RECENT:

@@ -69,6 +69,7 @@ DOCUMENT: Final = "/stoker/job"
 WORKER: Final = "/stoker/worker"
 MESSAGE: Final = "/dev/termination-log"
 JOBS: Final = "jobs"
+PROGRAM: Final = "pod.py"
 """The key of the Secret in which the document is."""
 PART: Final = 1_000_000
 """Bytes of one config map: the API takes a mebibyte with all around it."""
@@ -250,6 +251,11 @@ def labels_of(job: Job) -> dict[str, str]:
     }
 
 
+def secret_files(document: bytes) -> dict[str, bytes]:
+    """What a Job's Secret holds: the program of its pods, and what it is told."""
+    return {PROGRAM: program().encode(), JOBS: document}
+
+
 def secret(name: str, jobs: Sequence[Job], document: bytes, *, jobset: bool = False) -> dict[str, Any]:
     """The Secret with what the pods of a Job are told; `jobset`: one of the same name owns it."""
     return {
@@ -257,7 +263,7 @@ def secret(name: str, jobs: Sequence[Job], document: bytes, *, jobset: bool = Fa
         "kind": "Secret",
         "metadata": {"name": name, "labels": {**labels_of(jobs[0]), **({SET: name} if jobset else {})}},
         "type": "Opaque",
-        "data": {JOBS: base64.b64encode(document).decode()},
+        "data": {name: base64.b64encode(data).decode() for name, data in secret_files(document).items()},
     }
 
 
@@ -381,7 +387,7 @@ def pod_request(job: Job, site: Site, options: Mapping[str, Any], *, name: str, 
         image=image_of(job.step, settings),
         environment=image_environment(job.step),
         command=(
-            *(settings.get("executable", "python3"), "-c", program(), f"{DOCUMENT}/{JOBS}", WORKER, MESSAGE),
+            *(settings.get("executable", "python3"), f"{DOCUMENT}/{PROGRAM}", f"{DOCUMENT}/{JOBS}", WORKER, MESSAGE),
             *(() if store is None else (MOUNT,)),
         ),
         labels={**labels_of(job), GANG_LABEL: token_of([job])},

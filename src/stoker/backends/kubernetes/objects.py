@@ -201,6 +201,11 @@ def event_time(event: Object) -> float:
     return seconds(last or event.get("eventTime") or metadata.get("creationTimestamp")) or 0.0
 
 
+def first_time(event: Object) -> float:
+    """When an event happened for the first time."""
+    return seconds(event.get("firstTimestamp") or event.get("eventTime")) or event_time(event)
+
+
 def event_count(event: Object) -> int:
     """How often an event happened."""
     return int(event.get("count") or (event.get("series") or {}).get("count") or 1)

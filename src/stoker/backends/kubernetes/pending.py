@@ -25,6 +25,7 @@ from stoker.backends.kubernetes.objects import (
     event_count,
     event_time,
     events_of,
+    first_time,
     index_of,
     is_deleted,
     main_container,
@@ -38,6 +39,7 @@ from stoker.backends.kubernetes.objects import (
 from stoker.backends.kubernetes.objects import name as name_of
 from stoker.backends.kubernetes.pulls import WAITING, pull_problem
 from stoker.backends.kubernetes.refusals import refusal_of
+from stoker.backends.kubernetes.settings import PULL_TIMEOUT, KubernetesSettings
 from stoker.core.status import REFUSED
 from stoker.core.words import count_text, time_text
 
@@ -85,6 +87,8 @@ class Patience:
     """Tries to mount what does not exist; they come after 0.5 s, 1 s, 2 s … up to 2 minutes."""
     seconds: float | None = None
     """Seconds of any wait; None for no limit."""
+    pull: float = PULL_TIMEOUT
+    """Seconds in which tries to pull the image fail: of a registry that no node reaches each may say something else."""
 
 
 @attrs.frozen(kw_only=True)
@@ -103,9 +107,16 @@ class Pending:
     """A word of `core.status` for a wait that is given up."""
     since: float | None = None
     """When the wait began, in seconds since the epoch."""
+    pull_failed: float | None = None
+    """When the image could not be pulled for the first time; None where that is not what is waited for."""
 
 
 USUAL: Final = Patience()
+
+
+def patience_of(settings: KubernetesSettings) -> Patience:
+    """How long a step's settings wait."""
+    return Patience(seconds=settings.get("pod_startup_timeout"), pull=settings.get("pull_timeout", PULL_TIMEOUT))
 
 
 def why_pending(
@@ -270,10 +281,13 @@ _FEW: Final = 16
 
 
 def _limited(pending: Pending, job: Object, now: float | None, patience: Patience) -> Pending:
-    if patience.seconds is None or now is None or pending.since is None or pending.hopeless:
+    if now is None or pending.since is None or pending.hopeless:
         return pending
     waited = now - pending.since
-    if waited < patience.seconds:
+    if pending.pull_failed is not None and now - pending.pull_failed >= patience.pull:
+        text = f"no node could pull the image for {time_text(now - pending.pull_failed)} (pull_timeout): {pending.text}"
+        return attrs.evolve(pending, text=text, hopeless=True)
+    if patience.seconds is None or waited < patience.seconds:
         return pending
     text = f"Job {name_of(job)} has waited for {time_text(waited)}, longer than it may: {pending.text}"
     return attrs.evolve(pending, text=text, hopeless=True, cause=pending.cause or REFUSED)
@@ -430,6 +444,7 @@ def _waiting(pod: Object, state: Object, own: Sequence[Object], patience: Patien
             fix=problem.fix,
             cause=problem.cause,
             hopeless=tries >= enough and not problem.passes,
+            pull_failed=min(map(first_time, _failed_pulls(own)), default=None),
         )
     if reason in _CONFIG:
         missing = _missing_words(said)
@@ -484,16 +499,18 @@ def _starting(pod: Object, own: Sequence[Object], patience: Patience) -> Pending
 
 
 def _pull_tries(own: Sequence[Object]) -> int:
-    """How often a kubelet has failed to have an image, by its events."""
-    return max(
-        (
-            event_count(each)
-            for each in own
-            if each.get("reason") in ("ErrImageNeverPull", "InspectFailed")
-            or (each.get("reason") == "Failed" and str(each.get("message", "")).startswith(_NO_PULL))
-        ),
-        default=0,
-    )
+    """How often a kubelet has failed to have an image. Each message is an event of its own: one that names the port of
+    a connection is another each time."""
+    return sum(map(event_count, _failed_pulls(own)))
+
+
+def _failed_pulls(own: Sequence[Object]) -> list[Object]:
+    return [
+        each
+        for each in own
+        if each.get("reason") in ("ErrImageNeverPull", "InspectFailed")
+        or (each.get("reason") == "Failed" and str(each.get("message", "")).startswith(_NO_PULL))
+    ]
 
 
 def _missing_words(said: str) -> str:

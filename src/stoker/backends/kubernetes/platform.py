@@ -34,7 +34,7 @@ from stoker.backends.kubernetes.explaining import Explanations
 from stoker.backends.kubernetes.follow import LATE, OWNER, Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodLog, PodOrder
 from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, uid, version_numbers
-from stoker.backends.kubernetes.pending import Pending, no_news
+from stoker.backends.kubernetes.pending import Pending, no_news, patience_of
 from stoker.backends.kubernetes.pools import PoolPod, WarmPods
 from stoker.backends.kubernetes.refusals import refusal_of
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -647,9 +647,9 @@ class KubernetesPlatform:
         thing = self._follower(place.namespace, place.run).seen.get(place.name)
         if thing is None:
             return "", "", None
-        longest = settings_of(handle.job.step, KubernetesSettings, self._options).get("pod_startup_timeout")
+        patience = patience_of(settings_of(handle.job.step, KubernetesSettings, self._options))
         pending = self._explanations.why(
-            place.namespace, thing, list(pods.values()), gang=place.nodes > 1, now=now, longest=longest
+            place.namespace, thing, list(pods.values()), gang=place.nodes > 1, now=now, patience=patience
         )
         if pending is None:
             return "", "", None
@@ -911,8 +911,8 @@ class KubernetesPlatform:
         thing = self._follower(place.namespace, place.run).seen.get(place.name)
         if thing is None:
             return None
-        longest = settings_of(job.step, KubernetesSettings, self._options).get("pod_startup_timeout")
-        return self._explanations.why(place.namespace, thing, pods, gang=False, now=now, longest=longest)
+        patience = patience_of(settings_of(job.step, KubernetesSettings, self._options))
+        return self._explanations.why(place.namespace, thing, pods, gang=False, now=now, patience=patience)
 
     def create_pool(self, path: str, body: Mapping[str, Any], run: str) -> Mapping[str, Any] | None:
         """Create a Job of a pool, or find the one that was created without an answer; None where the name is

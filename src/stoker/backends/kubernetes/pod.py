@@ -1,11 +1,11 @@
 """The program of a pod: unpacks Stoker's worker, runs one job of a document, and hands the result to whoever reads.
 
-    python3 -c PROGRAM DOCUMENT WORKER MESSAGE [CLAIM]
+    python3 pod.py DOCUMENT WORKER MESSAGE [CLAIM]
 
 DOCUMENT is the file with the jobs of a Job (`backends.kubernetes.jobs`), compressed; WORKER the folder with the parts
 of Stoker's worker, empty where the image has it; MESSAGE the file of the container's termination message; CLAIM the
-folder of the artifact store's claim, for which "claim://" at the beginning of a text stands in DOCUMENT. The program's
-text is the argument itself, so that any image with Python 3.10 runs it: it uses the standard library only.
+folder of the artifact store's claim, for which "claim://" at the beginning of a text stands in DOCUMENT. This file lies
+beside DOCUMENT, so that any image with Python 3.10 runs it: it uses the standard library only.
 
 The step's lines and Stoker's events go to standard output, each as an event behind MARK (`worker.boot`). The result
 goes to MESSAGE, compressed, where the kubelet takes it; a longer one goes to the output, in pieces. The last line says
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
     if claim:
         entry = resolved(entry, claim[0])
     folder = tempfile.mkdtemp(prefix="stoker-job-")
-    sys.path[:] = [place for place in sys.path if place]
+    sys.path[:] = [place for place in sys.path if place not in ("", os.path.dirname(os.path.abspath(__file__)))]
     if os.path.isdir(worker):
         bundle = os.path.join(folder, "worker")
         unpack(worker, bundle)

@@ -71,8 +71,9 @@ def main(words: list[str]) -> int:
 
 def keep(state: str, worker: str, spec: str) -> int:
     """Run the pool's worker until it leaves; the exit code is 0 where it left by its own rules."""
-    # The first process of a container has no defaults; the worker has handlers of its own from its start.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # The first process of a container has no defaults; the worker has handlers of its own from its start. A pod that is
+    # ended before has begun nothing: it does not end as an error.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for name in (PROGRAM, "JOB_COMPLETION_INDEX"):  # a step would take the number of its worker for its own
         os.environ.pop(name, None)
     sys.path[:] = [place for place in sys.path if place]

@@ -35,6 +35,8 @@ from stoker.core.words import shown
 QOS: Final = ("Burstable", "Guaranteed")
 PULL_POLICIES: Final = ("IfNotPresent", "Always", "Never")
 """https://kubernetes.io/docs/concepts/containers/images/#image-pull-policy"""
+PULL_TIMEOUT: Final = 600.0
+"""Seconds: a kubelet tries again after 10 s, 20 s, 40 s and so on, up to five minutes, which are some six tries."""
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK"]
 PLACEMENTS: Final[tuple[Placement, ...]] = ("STRICT_SPREAD", "SPREAD", "PACK")
 QUEUEING: Final = ("kueue", "volcano", "coscheduling")
@@ -662,6 +664,9 @@ class KubernetesSettings:
     """Seconds that a step has to leave after SIGTERM (`terminationGracePeriodSeconds`)."""
     pod_startup_timeout: float | str | None = attrs.field(default=UNSET, converter=parse_seconds)
     """Seconds for which a job may wait until its pods begin; without it as long as it may still begin."""
+    pull_timeout: float | str | None = attrs.field(default=UNSET, converter=parse_seconds)
+    """Seconds in which pulling the image may fail before the step fails; ten minutes without it. One that is being
+    pulled takes as long as it takes."""
     ttl: float | str | None = attrs.field(default=UNSET, converter=parse_seconds)
     """Seconds after which the cluster removes a finished job (`ttlSecondsAfterFinished`)."""
     reuse: bool | Reuse | None = attrs.field(default=UNSET, converter=parse_reuse)
