@@ -59,6 +59,7 @@ def findings(
 
 
 SHM = ("info", "STK281")
+ALONE = ("info", "STK369")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,11 @@ SHM = ("info", "STK281")
         ({"gpu_count": 1, "shared_memory": "4GB"}, {}, []),
         ({"gpu_memory": "10GB", "share": True, "shared_memory": "1GB"}, {}, [("error", "STK280")]),
         ({"accelerators": ["H100:8", "A100-80GB:4"], "shared_memory": "1GB"}, {}, [("translated", "STK281")]),
-        ({"accelerators": ["H100:8", "A100-80GB:4"], "shared_memory": "1GB"}, {"device_class": "gpu.nvidia.com"}, []),
+        (
+            {"accelerators": ["H100:8", "A100-80GB:4"], "shared_memory": "1GB"},
+            {"device_class": "gpu.nvidia.com"},
+            [ALONE],
+        ),
         ({"accelerators": ["H100:8", "A100-80GB:8"], "shared_memory": "1GB"}, {}, []),
         ({"memory": "4GB"}, {"qos": "Guaranteed"}, [("error", "STK280")]),
         ({"memory": "4GB", "cpu_count": 1}, {"qos": "Guaranteed"}, []),
@@ -84,8 +89,8 @@ SHM = ("info", "STK281")
         ({}, {"volumes": [{"name": "a", "emptyDir": {}}], "volume_mounts": [{"name": "a"}]}, [("error", "STK280")]),
         ({}, {"host_paths": ["/a"], "persistent_volume_claims": {"c": "/a"}}, [("error", "STK280")]),
         ({}, {"queue_priority": "high"}, [("error", "STK280")]),
-        ({}, {"queueing": "coscheduling", "queue": "a"}, [("error", "STK280"), ("info", "STK281")]),
-        ({}, {"queue": "a", "topology": "rack"}, [("info", "STK281")]),
+        ({}, {"queueing": "coscheduling", "queue": "a"}, [("error", "STK280"), ("info", "STK281"), ALONE]),
+        ({}, {"queue": "a", "topology": "rack"}, [("info", "STK281"), ALONE]),
         ({}, {"topology": "rack"}, [("translated", "STK281")]),
         ({"nodes": 2}, {"topology": "rack"}, []),
     ],
@@ -161,3 +166,22 @@ def test_places() -> None:
     assert told(site=behind, settings={**IMAGE, "shares_files": True}) == [("error", "STK283")]
     assert told(retry=Retry(times=2)) == [("info", "STK284")]
     assert told(retry=Retry(times=2), site=here, settings={**IMAGE, "shares_files": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, ""),
+        ({"pod_spec": {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}}, ""),
+        (
+            {"pod_spec": {"hostNetwork": True, "activeDeadlineSeconds": 5}},
+            "pod_spec.activeDeadlineSeconds may",
+        ),
+        ({"ttl": 60}, "ttl is the life of one finished job"),
+        ({"queue": "ml"}, "admits each job by itself"),
+        ({"ttl": 60, "reuse": False}, ""),
+    ],
+)
+def test_a_setting_that_costs_the_warm_pod_is_said(options: dict[str, Any], why: str) -> None:
+    found = [finding for finding in findings(settings={**IMAGE, **options}) if finding.code == "STK369"]
+    assert [why in finding.why for finding in found] == ([True] if why else [])

@@ -59,6 +59,7 @@ STEP: Mapping[str, tuple[Any, str]] = {
     "on_idle_gpu": ("stop", "sent"),
     "monitor": (Monitor(0.5, idle_below=1.0, idle_for=60.0), "sent"),
     "track": (("tensorboard",), "sent"),
+    "previews": (False, "sent"),
     "environment": ({"A": "b"}, "sent"),
     "launch": (resolve_launch({"launcher": "torchrun"}), "sent"),
     "step_operator": ("gpu", "the planner's"),
@@ -188,7 +189,7 @@ def test_the_artifact_store_is_one_that_nodes_reach(store: str, given: dict[str,
         (3600.0, {"warn_before": "1h"}, [("STK164", "error")]),
         (None, {"time_limit": "5m", "warn_before": "5m"}, [("STK164", "error")]),
         (None, {"warn_before": "5m"}, []),
-        (None, {"requeue": True}, [("STK165", "translated")]),
+        (None, {"requeue": True}, [("STK165", "translated"), ("STK369", "info")]),
     ],
 )
 def test_times(timeout: float | None, given: dict[str, Any], expected: list[tuple[str, str]]) -> None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Settings = TypeVar("Settings", bound=attrs.AttrsInstance)
 
+BY_ITSELF: Final = "STK369"
+"""The code of the finding about a setting for which a step gets a job or a pod of its own."""
 RESOURCES: Final = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor")
 """What Metaflow's decorators of platforms call a step's resources."""
 ACCELERATORS: Final = ("trainium", "inferentia")

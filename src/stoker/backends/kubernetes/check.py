@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.backend import settings_of
+from stoker.backends.base.backend import BY_ITSELF, settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.kubernetes import nodelabels, objects, pods
 from stoker.backends.kubernetes.accelerators import accelerator_request
@@ -230,10 +230,14 @@ def _ranks(step: StepPlan, settings: KubernetesSettings, report: Reporter) -> It
 
 def _reuse(step: StepPlan, settings: KubernetesSettings, report: Reporter) -> Iterator[Finding]:
     why = why_alone(step, settings)
+    by_setting = step.settings.isolation == "warm" and step.settings.resources.get("nodes", 1) == 1
     if why and settings.get("reuse") is True:
         part = next(iter(step.settings.backend), "orchestrator")
         what = "is to be taken by a pod that takes further steps (reuse=true), and gets a pod of its own"
         yield report.refused(NOT_REUSED, what, why, f"{part}.kubernetes.reuse=auto")
+    elif why and by_setting and settings.get("reuse") is not False:
+        cost = "which takes a second and more to start; a warm pod takes a step in a tenth"
+        yield report.info(BY_ITSELF, f"gets a pod of its own, {cost}", why)
 
 
 def _places(step: StepPlan, settings: KubernetesSettings, site: Site, report: Reporter) -> Iterator[Finding]:

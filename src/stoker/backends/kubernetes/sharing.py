@@ -12,9 +12,19 @@ from stoker.core.plan import Job, StepPlan
 _OF_ONE_POD: Final = {
     "ttl": "ttl is the life of one finished job",
     "overlay": "overlay may add what ends with the step",
-    "pod_spec": "pod_spec may add what ends with the step",
 }
 """Settings that would mean something else for the second step of a pod."""
+_OF_ANY_STEP: Final = frozenset(
+    {
+        "affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks", "hostAliases",
+        "hostIPC", "hostNetwork", "hostPID", "hostUsers", "hostname", "imagePullSecrets", "nodeName", "nodeSelector",
+        "os", "preemptionPolicy", "priority", "priorityClassName", "runtimeClassName", "schedulerName",
+        "securityContext", "serviceAccountName", "setHostnameAsFQDN", "subdomain", "tolerations",
+        "topologySpreadConstraints",
+    }
+)  # fmt: skip
+"""Fields of a pod's specification that say where and as what it runs, which is the same for each step that it takes.
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec"""
 
 
 def why_alone(step: StepPlan, settings: KubernetesSettings, kind: str = "step") -> str:
@@ -31,6 +41,9 @@ def why_alone(step: StepPlan, settings: KubernetesSettings, kind: str = "step") 
         return "a queue or a gang scheduler admits each job by itself"
     if settings.get("device_class"):
         return "its devices are a claim of its own"
+    own = [name for name in settings.get("pod_spec", {}) if name not in _OF_ANY_STEP]
+    if own:
+        return f"pod_spec.{own[0]} may add what ends with the step"
     return next((why for name, why in _OF_ONE_POD.items() if settings.get(name)), "")
 
 

@@ -11,12 +11,13 @@ from typing import Final, Iterator
 
 import attrs
 
+from stoker.backends.base.backend import BY_ITSELF
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import GPU, device_request
 from stoker.backends.slurm.environment import node_python, uses_own_python
 from stoker.backends.slurm.facts import part_of
-from stoker.backends.slurm.script import why_alone
+from stoker.backends.slurm.script import setting_of_one_job, why_alone
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding, Reporter
@@ -261,6 +262,9 @@ def _reuse(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterato
     if why and settings.get("reuse") is True:
         what = "is to be taken by a job that takes further steps (reuse=true), and gets a job of its own"
         yield report.refused(NOT_REUSED, what, why, f"{_part(step)}.reuse=auto")
+    elif why and why == setting_of_one_job(settings):
+        cost = "which Slurm takes seconds to start; a job that stays takes a step in a hundredth of one"
+        yield report.info(BY_ITSELF, f"gets a job of its own, {cost}", why)
 
 
 def _part(step: StepPlan) -> str:

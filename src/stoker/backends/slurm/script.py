@@ -93,8 +93,6 @@ def shape(job: Job, settings: SlurmSettings) -> str:
 
 def why_alone(step: StepPlan, settings: SlurmSettings, kind: str = "step") -> str:
     """Why a step gets a job of its own, after "because"; empty for one whose job may take further steps."""
-    options = settings.get("options", {})
-    of_one = next((name for name in _OF_ONE_JOB if options.get(name) not in (None, False)), "")
     if settings.get("reuse", AUTO) is False:
         return "reuse=false says so"
     if kind != "step":
@@ -103,6 +101,13 @@ def why_alone(step: StepPlan, settings: SlurmSettings, kind: str = "step") -> st
         return "it runs on several nodes"
     if image_of(step) or step.settings.docker is not None:
         return "it runs in an image"
+    return setting_of_one_job(settings)
+
+
+def setting_of_one_job(settings: SlurmSettings) -> str:
+    """The setting that gives a step a job of its own, as a sentence; empty for none."""
+    options = settings.get("options", {})
+    of_one = next((name for name in _OF_ONE_JOB if options.get(name) not in (None, False)), "")
     if settings.get("requeue"):
         return "with requeue=true Slurm starts a job, and so a step, again"
     if settings.get("mail_type", "NONE") != "NONE":
