@@ -187,7 +187,10 @@ def find_again(questions: Questions, environ: Mapping[str, str]) -> ImageEngine 
         )
     except NoAnswer:
         return None
-    return ImageEngine(answer.pop("kind"), answer.pop("program"), environ=environ, **answer) if answer else None
+    if not answer:
+        return None
+    own = {name: value for name, value in answer.items() if name not in ("kind", "program")}
+    return ImageEngine(answer["kind"], answer["program"], environ=environ, **own)  # the answer is others', too
 
 
 def need(environ: Mapping[str, str] | None = None) -> ImageEngine:
