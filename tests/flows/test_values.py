@@ -125,7 +125,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused_where_it_is_needed(proje
     (project.folder / "binary").write_bytes(b"\xff\xfe\x00")
     assert "checked: it can run" in project.run("text.py", "check").stdout
     refused = project.run("text.py", "run", "--text", "binary", code=2).stderr
-    assert "Traceback" not in refused and "the file cannot be read" in refused
+    assert "Traceback" not in refused and "the file binary cannot be read" in refused and "is_text=False" in refused
 
 
 STEPS = """
