@@ -137,7 +137,10 @@ class CommandLine:
             self.words = words[:at]
             return words[at + 1 :]
         text = _text(file)
-        self.shared = _PARSERS.search(text) is not None
+        # A script with a parser takes options. One that reads `sys.argv` alone takes words: options are the pipeline's.
+        kinds = {match[1] for match in _PARSERS.finditer(text)}
+        self.shared = kinds != {"argv"} if any(word.startswith("--") for word in words) else bool(kinds)
+        self.shared = self.shared and bool(kinds)
         if not self.shared:
             return []
         options, own_words = split(words[self.before :], RUN_OPTIONS)

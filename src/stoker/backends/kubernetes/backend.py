@@ -37,7 +37,7 @@ class KubernetesBackend(Watched):
         self._site = site
         self._options = dict(options)
         self._shares = bool(settings.get("shares_files"))
-        self._cluster = Cluster(settings, os.environ)
+        self._cluster = Cluster(settings, os.environ, named=False)
         self._platform = KubernetesPlatform(site, self._options, self._cluster, shares=self._shares)
         super().__init__(self._platform)
 

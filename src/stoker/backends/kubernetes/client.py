@@ -70,12 +70,18 @@ class Cluster:
     """
 
     def __init__(
-        self, settings: KubernetesSettings, environment: Mapping[str, str], *, patience: float = TIMEOUT
+        self,
+        settings: KubernetesSettings,
+        environment: Mapping[str, str],
+        *,
+        patience: float = TIMEOUT,
+        named: bool = True,
     ) -> None:
+        """`named`: a kubeconfig must name the cluster now; otherwise once it is asked, as rendering never does."""
         self._settings = settings
         self._environment = environment
         who = "the Kubernetes API server"
-        with contextlib.suppress(SettingsError):  # told by the first request
+        with contextlib.nullcontext() if named else contextlib.suppress(SettingsError):
             who += f" at {self.access.place.server}"
         self.answers = Answers(who)
         self.request_count = 0
@@ -87,7 +93,7 @@ class Cluster:
 
     @functools.cached_property
     def access(self) -> Access:
-        """How the server is reached; `SettingsError` where no kubeconfig names one, which rendering need not know."""
+        """How the server is reached; `SettingsError` where no kubeconfig names one."""
         return Access(context_of(self._settings, self._environment), self._environment)
 
     @property

@@ -113,7 +113,7 @@ class KubernetesPlatform:
         self._undeleted: dict[str, tuple[float, int, JobObject]] = {}
         """Jobs that are over, by their place in the API, and when they may be deleted: a time on the monotonic clock,
         and a count of polls."""
-        self._deletions = Deletions(Cluster(KubernetesSettings(**options), os.environ), _delete_job)
+        self._deletions = Deletions(Cluster(KubernetesSettings(**options), os.environ, named=False), _delete_job)
         self._workers: set[tuple[str, str]] = set()
         """Namespaces that have the worker, and the runs that use it there."""
         self._nameless: set[str] = set()

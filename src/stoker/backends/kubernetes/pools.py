@@ -219,7 +219,7 @@ class WarmPods:
     ) -> None:
         self._cluster = cluster
         # Whether a pod is reached says nothing of whether the API server answers.
-        self._reach = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED)
+        self._reach = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED, named=False)
         self._site = site
         self._options = options
         self._host = host
