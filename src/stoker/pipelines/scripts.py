@@ -52,8 +52,6 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         _exit_code = error.exit_code
     elif through_stoker:  # in a pipeline's body, for example; what a script does by itself ends as it always does
         _exit_code = EXIT_USAGE if raised_by_user(error) else EXIT_INFRASTRUCTURE
-    else:
-        _exit_code = 1
 
 
 def line_of_settings(trace: TracebackType | None) -> str:

@@ -150,6 +150,10 @@ class CommandLine:
                     f"--{name} is an option of every run, and {os.path.basename(file)} has one of that name",
                     fix=f"write the script's own behind `--`: FILE -- --{name} …, and a run's before the file",
                 )
+        flags = [word.partition("=")[0] for word in own_words if word.startswith("--")]
+        if "add_argument" in text and flags and not any(f'"{flag}"' in text or f"'{flag}'" in text for flag in flags):
+            self.shared = False  # its parser has none of these options: they are the pipeline's
+            return []
         return own_words
 
     def read(self, program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
