@@ -137,10 +137,8 @@ class CommandLine:
             self.words = words[:at]
             return words[at + 1 :]
         text = _text(file)
-        # A script with a parser takes options. One that reads `sys.argv` alone takes words: options are the pipeline's.
         kinds = {match[1] for match in _PARSERS.finditer(text)}
-        self.shared = kinds != {"argv"} if any(word.startswith("--") for word in words) else bool(kinds)
-        self.shared = self.shared and bool(kinds)
+        self.shared = bool(kinds)
         if not self.shared:
             return []
         options, own_words = split(words[self.before :], RUN_OPTIONS)
@@ -151,8 +149,10 @@ class CommandLine:
                     fix=f"write the script's own behind `--`: FILE -- --{name} …, and a run's before the file",
                 )
         flags = [word.partition("=")[0] for word in own_words if word.startswith("--")]
-        if "add_argument" in text and flags and not any(f'"{flag}"' in text or f"'{flag}'" in text for flag in flags):
-            self.shared = False  # its parser has none of these options: they are the pipeline's
+        # A script that spells its options, by argparse or by looking into `sys.argv`, reads only those that it spells.
+        spelled = "add_argument" in text or kinds == {"argv"}
+        if spelled and flags and not any(f'"{flag}"' in text or f"'{flag}'" in text for flag in flags):
+            self.shared = False
             return []
         return own_words
 
