@@ -6,6 +6,7 @@ import builtins
 import errno
 import hashlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,7 +23,11 @@ from stoker.store.hashing import CHUNK, Hash
 
 
 def digest_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    """SHA-256 of the bytes, or of the SHA-256 of each 8 MiB of them."""
+    chunks = [hashlib.sha256(data[start : start + 2**23]) for start in range(0, len(data) or 1, 2**23)]
+    if len(chunks) == 1:
+        return chunks[0].hexdigest()
+    return hashlib.sha256(b"stoker sha256 of 8 MiB chunks\n" + b"".join(chunk.digest() for chunk in chunks)).hexdigest()
 
 
 def leftovers(blobs: Blobs) -> list[str]:
@@ -231,14 +236,32 @@ def test_deleting_is_for_good(blobs: Blobs) -> None:
     assert list(blobs.digests()) == []
 
 
-def test_a_hash_is_the_same_with_and_without_its_thread() -> None:
-    for size in (10, 2 * CHUNK):
-        data = os.urandom(size)
-        found = Hash()
-        found.update(memoryview(data))
-        found.wait()
-        found.update(memoryview(b"end"))
-        assert found.hexdigest() == digest_of(data + b"end")
+@pytest.mark.parametrize("size", [0, 10, CHUNK - 3, CHUNK, CHUNK + 1, 3 * CHUNK + 12345, 21 * CHUNK])
+def test_a_digest_is_that_of_the_chunks_however_the_bytes_come(size: int) -> None:
+    data, order = os.urandom(size) + b"end", random.Random(size)
+    found, start = Hash(), 0
+    while start < len(data):
+        end = start + order.choice((1, 100, 2**16, 2**20, 3 * 2**20, CHUNK, 2 * CHUNK + 1))
+        found.update(memoryview(data)[start:end])
+        start = end
+    found.wait()
+    assert found.hexdigest() == digest_of(data)
+
+
+def test_large_blobs_of_an_earlier_version_are_read_checked_and_kept(blobs: Blobs) -> None:
+    data = os.urandom(2 * CHUNK + 5)
+    digest = hashlib.sha256(data).hexdigest()
+    path = Path(blobs.folder, "objects", digest[:2], digest[2:])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    assert blobs.read(digest) == data and blobs.is_whole(digest)
+    assert Path(blobs.path(digest)).read_bytes() == data
+    damaged = bytearray(data)
+    damaged[CHUNK] ^= 1
+    path.unlink()
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedArtifact):
+        blobs.read(digest)
 
 
 def test_what_cannot_be_read_is_damaged(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:

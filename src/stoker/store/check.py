@@ -12,8 +12,9 @@ import json
 import os
 import re
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Iterator, Literal, Mapping
+from typing import Any, Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
 
@@ -21,6 +22,7 @@ from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import DamagedArtifact, StokerError, StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs, remove_tree
+from stoker.store.hashing import CHUNK, has_digest
 from stoker.store.store import Store
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
@@ -30,7 +32,6 @@ COPY: Final = "a copy"
 """The user of an unpacked copy that is damaged itself; its artifact is whole."""
 _VALUE_KEYS: Final = frozenset({"d", "s", "t", "n"})
 """What each stored value's description in a plan has."""
-_PIECE: Final = 4 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
@@ -228,14 +229,11 @@ def _check_copies(blobs: Blobs, bad: set[str]) -> tuple[int, list[str]]:
 
 def _has_digest(path: Path, digest: str) -> bool:
     """Whether a file's content has a digest; every byte is read."""
-    content = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while part := file.read(_PIECE):
-                content.update(part)
+            return has_digest(iter(partial(file.read, CHUNK), b""), digest)
     except OSError:
         return False
-    return content.hexdigest() == digest
 
 
 def _read(blobs: Blobs, digest: str, size: int | None) -> tuple[int, bool]:
@@ -243,16 +241,21 @@ def _read(blobs: Blobs, digest: str, size: int | None) -> tuple[int, bool]:
     if _NAME.fullmatch(digest) is None:
         return 0, True  # no blob: a file that somebody put there
     total, whole = 0, True
-    for pieces in blobs.copies(digest, _PIECE):
-        content, count = hashlib.sha256(), 0
-        try:
+    for pieces in blobs.copies(digest, CHUNK):
+        count = 0
+
+        def counted(pieces: Iterable[bytes]) -> Iterator[bytes]:
+            nonlocal count
             for part in pieces:
-                content.update(part)
                 count += len(part)
+                yield part
+
+        try:
+            whole = has_digest(counted(pieces), digest) and whole
         except OSError:
             whole = False
         total += count
-        whole = whole and content.hexdigest() == digest and size in (None, count)
+        whole = whole and size in (None, count)
     return total, whole
 
 

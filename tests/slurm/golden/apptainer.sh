@@ -49,6 +49,7 @@ exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/m
 #   "name": "train",
 #   "outputs": [],
 #   "source": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",

@@ -81,6 +81,7 @@ exec apptainer exec --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.st
 #   "name": "train",
 #   "outputs": [],
 #   "source": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",

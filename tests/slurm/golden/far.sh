@@ -56,6 +56,7 @@ exec python3 -m stoker.worker.boot "$here/job.json"
 #   "name": "train",
 #   "outputs": [],
 #   "source": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",

@@ -76,6 +76,7 @@ exit "$code"
 #   "name": "train",
 #   "outputs": [],
 #   "source": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",

@@ -27,6 +27,7 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #  "grace": 9.0,
 #  "job": {
 #   "hook": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",
@@ -62,6 +63,7 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #   "name": "train",
 #   "outputs": [],
 #   "source": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",

@@ -46,6 +46,7 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #   "name": "train",
 #   "outputs": [],
 #   "source": {
+#    "argv": [],
 #    "digest": "",
 #    "kind": "script",
 #    "module": "train",
