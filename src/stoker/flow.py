@@ -223,10 +223,11 @@ def _decorator(name: str) -> Any:
         if name in KINDS:
             return decorator(name)
         from stoker.backends.refused import refusal
+        from stoker.core.errors import RefusedName
 
         if refusal(name):
             # `from stoker.flow import vertex` would make another message of an AttributeError.
-            raise ImportError(refusal(name))
+            raise RefusedName(refusal(name))
     raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
 
 

@@ -63,8 +63,8 @@ def test_from_the_command_line(project: Any) -> None:
     flow = "from stoker.flow import FlowSpec, step, modal\n"
     stack = 'stack = "g"\n[stacks.g]\norchestrator = { flavor = "vertex", region = "europe-west4" }\n'
     project.write({"flow.py": flow, "stoker.toml": stack})
-    done = project.run("flow.py", "run", code=1)
-    assert refusal("modal") in done.stderr
+    done = project.run("flow.py", "run", code=2)
+    assert done.stderr == f"error: {refusal('modal')}\n"
     done = project.stoker("stacks", "setup", "azureml", code=None)
     assert done.returncode == 2 and refusal("azureml") in done.stderr
     done = project.stoker("stacks", code=None)

@@ -96,6 +96,10 @@ class SourceError(UsageError):
     """A step's function cannot be found again by a worker process."""
 
 
+class RefusedName(UsageError, ImportError):
+    """A name of another system that is imported from Stoker, which does not have it; the message says what it has."""
+
+
 class NotFound(UsageError):
     """The named run, step, output or stack does not exist; the message names the nearest."""
 

@@ -8,6 +8,7 @@ they agree. Which program is called is known only when the script calls it: unti
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextvars import ContextVar
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
@@ -149,11 +150,12 @@ class CommandLine:
                     fix=f"write the script's own behind `--`: FILE -- --{name} …, and a run's before the file",
                 )
         flags = [word.partition("=")[0] for word in own_words if word.startswith("--")]
-        # A script that spells its options, by argparse or by looking into `sys.argv`, reads only those that it spells.
-        spelled = "add_argument" in text or kinds == {"argv"}
-        if spelled and flags and not any(f'"{flag}"' in text or f"'{flag}'" in text for flag in flags):
-            self.shared = False
-            return []
+        if flags and not any(f'"{flag}"' in text or f"'{flag}'" in text for flag in flags):
+            # argparse's options are spelled. Who looks into `sys.argv` by position takes what no parameter is named.
+            names = {flag.strip("-").replace("-", "_") for flag in flags}
+            if "add_argument" in text or (kinds == {"argv"} and names & set(re.findall(r"\w+", text))):
+                self.shared = False
+                return []
         return own_words
 
     def read(self, program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:

@@ -1,11 +1,11 @@
 """The digest of a blob: SHA-256 of its bytes, or of its chunks' SHA-256 where it has more than one.
 
 The chunks of a large blob are hashed in threads, while the caller writes the same bytes: `hashlib` releases the
-interpreter's lock. A core without SHA instructions hashes 0.34 GB a second, so that a model of 70 GB would wait minutes
-for its name. SHA-256 is what every Python has: blobs are made inside other people's images, too, and the same bytes have
-the same name everywhere.
+interpreter's lock. A core without SHA instructions hashes 0.34 GB a second, so that a model of 70 GB would wait
+minutes for its name. SHA-256 is what every Python has: blobs are made inside other people's images, too, and the same
+bytes have the same name everywhere.
 
-Stores of earlier versions name large blobs by the SHA-256 of all bytes: `has_digest` knows both.
+Stores of earlier versions name large blobs by the SHA-256 of all bytes; `has_digest` knows both.
 """
 
 from __future__ import annotations
