@@ -148,3 +148,16 @@ def test_a_flow_takes_the_options_of_every_run(two: Any) -> None:
     for option in ("--with DECORATOR", "--name NAME", "--no-cache", "--max-workers N"):
         assert option in two("run", "flow.py", "--help").stdout
         assert option in two.project.run("flow.py", "run", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "backend", ["aws_batch", "docker", "kubeflow", "kubernetes", "ray", "sagemaker", "skypilot", "slurm"]
+)
+def test_what_would_be_sent_needs_nothing_that_it_is_sent_to(backend: str, two: Any) -> None:
+    """Rendering asks no cluster, endpoint or program: the plan says what is missing, and the request is shown."""
+    nothing = {"KUBECONFIG": "/nowhere", "KF_PIPELINES_ENDPOINT": "", "PATH": "/usr/bin:/bin", "RAY_ADDRESS": ""}
+    nothing |= {"AWS_EC2_METADATA_DISABLED": "true", "DOCKER_HOST": "unix:///nowhere.sock"}
+    shown = two("plan", "train.py", "--render", "--with", backend, code=None, env=nothing)
+    assert shown.returncode in (0, 3), shown.stderr
+    assert "stoker" in shown.stdout and "Traceback" not in shown.stderr
+    assert len(shown.stdout.splitlines()) > 20, shown.stdout

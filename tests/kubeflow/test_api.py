@@ -179,8 +179,8 @@ def test_silence_and_what_is_not_kubeflow(endpoint: Endpoint) -> None:
 
 def test_where_the_endpoint_is() -> None:
     assert KubeflowApi(KubeflowSettings(), {ENDPOINT: "http://there/"}).host == "http://there"
-    with pytest.raises(BackendError, match="no endpoint") as missing:
-        KubeflowApi(KubeflowSettings(), {})
+    with pytest.raises(SettingsError, match="no endpoint") as missing:
+        KubeflowApi(KubeflowSettings(), {}).health()
     assert "host=" in missing.value.fix
     with pytest.raises(SettingsError, match="no address of a web server") as wrong:
         KubeflowSettings(host="kubeflow.example.org")

@@ -46,14 +46,18 @@ class KubeflowApi:
         self._settings = settings
         self._environment = environment
         self._patience = patience
-        self.host = address_of(settings, environment)
+        self.answers = Answers(f"Kubeflow Pipelines at {named_host(settings, environment)}")
         self.namespace = str(settings.get("namespace", ""))
-        self.answers = Answers(f"Kubeflow Pipelines at {self.host}")
         self.request_count = 0
         self._abandoned = False
         self._logged_in = False
         client = settings.get("iap_client_id")
         self._proxy = ProxyIdentity(str(client), environment) if client else None
+
+    @functools.cached_property
+    def host(self) -> str:
+        """Where the API is; `SettingsError` where nothing names it, which a plan says and a rendering leaves open."""
+        return address_of(self._settings, self._environment)
 
     @functools.cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
@@ -249,14 +253,19 @@ class MissingError(BackendError):
 
 
 def address_of(settings: KubeflowSettings, environment: Mapping[str, str]) -> str:
-    """Where the API is; `BackendError` where nothing names it."""
-    host = settings.get("host") or environment.get(ENDPOINT)
+    """Where the API is; `SettingsError` where nothing names it."""
+    host = named_host(settings, environment)
     if not host:
-        raise BackendError(
+        raise SettingsError(
             "no endpoint of Kubeflow Pipelines is named",
             fix="name it: --with kubeflow:host=https://…/pipeline, or in the stack KubeflowSettings(host='https://…')",
         )
-    return str(host).rstrip("/")
+    return host
+
+
+def named_host(settings: KubeflowSettings, environment: Mapping[str, str]) -> str:
+    """Where the API is; empty where nothing names it."""
+    return str(settings.get("host") or environment.get(ENDPOINT) or "").rstrip("/")
 
 
 def _context(settings: KubeflowSettings) -> ssl.SSLContext:

@@ -12,10 +12,11 @@ from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubeflow import check as kubeflowcheck
 from stoker.backends.kubeflow import requests
-from stoker.backends.kubeflow.api import KubeflowApi, address_of
+from stoker.backends.kubeflow.api import KubeflowApi, address_of, named_host
 from stoker.backends.kubeflow.platform import KubeflowPlatform
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import to_json
+from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
 
@@ -35,16 +36,24 @@ class KubeflowBackend(Watched):
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What Kubeflow Pipelines cannot give a step; the endpoint is not asked."""
         yield from kubeflowcheck.check(step, self._options, self._site)
-        yield from self._login(step)
+        yield from self._endpoint(step)
 
-    def _login(self, step: StepPlan) -> Iterable[Finding]:
-        """What the endpoint is to be shown, and is not here."""
+    def _endpoint(self, step: StepPlan) -> Iterable[Finding]:
+        """The endpoint, and what it is to be shown, where they are not here."""
         settings = KubeflowSettings(**self._options)
+        try:
+            host = address_of(settings, os.environ)
+        except SettingsError as error:
+            why = "runs are sent to the endpoint"
+            yield reporter_of(step).error(
+                kubeflowcheck.ENDPOINT, "has nowhere to run: " + error.message, why, error.fix
+            )
+            return
         for field in ("token", "password"):
             source = str(settings.get(field, ""))
             missing = missing_source(source) if source else ""
             if missing:
-                what = f"is sent to {address_of(settings, os.environ)}, whose {field} is not there: {missing}"
+                what = f"is sent to {host}, whose {field} is not there: {missing}"
                 why = "a run that is started so fails with its first step"
                 yield reporter_of(step).warning(kubeflowcheck.LOGIN, what, why, source_fix(source))
 
@@ -70,7 +79,7 @@ class KubeflowBackend(Watched):
 
         settings = KubeflowSettings(**self._options)
         experiment = str(settings.get("experiment") or job.pipeline or "stoker")
-        return script(job, request, host=address_of(settings, os.environ), experiment=experiment)
+        return script(job, request, host=named_host(settings, os.environ), experiment=experiment)
 
     def expect(self, steps: Sequence[StepPlan]) -> None:
         """Steps that may still run: each gets a task when the first of them is submitted."""

@@ -7,6 +7,7 @@ from typing import Any, Iterator, Mapping
 
 from stoker.backends.base.byhand import document_lines, file_lines, input_lines, needs, needs_command, stop, subshell
 from stoker.backends.kubeflow import compile as kfp
+from stoker.backends.kubeflow.api import ENDPOINT
 from stoker.core.codec import to_json
 from stoker.core.mailbox import JOB, MailOrder, order_folder, order_note
 from stoker.core.plan import Job
@@ -15,7 +16,10 @@ PIPELINE = "pipeline.yaml"
 
 
 def script(job: Job, request: Mapping[str, Any], *, host: str, experiment: str) -> str:
-    """The script. That of the run's first step starts the run, whose pods wait for the orders of all steps."""
+    """The script. That of the run's first step starts the run, whose pods wait for the orders of all steps.
+
+    Where nothing names the endpoint, `host` is empty, and the script takes it from KFP's own variable.
+    """
     return subshell(_lines(job, request, host, experiment))
 
 
@@ -39,5 +43,6 @@ def _lines(job: Job, request: Mapping[str, Any], host: str, experiment: str) -> 
     yield from file_lines(PIPELINE, kfp.document(spec, platform))
     yield needs_command("kfp", "pip install kfp")
     name = request["request"]["display_name"]
-    words = ["kfp", "--endpoint", host, "run", "create", "--experiment-name", experiment, "--run-name", name]
-    yield shlex.join([*words, "--package-file", PIPELINE])
+    words = ["run", "create", "--experiment-name", experiment, "--run-name", name, "--package-file", PIPELINE]
+    endpoint = shlex.quote(host) if host else f'"${{{ENDPOINT}:?names the endpoint}}"'
+    yield f"kfp --endpoint {endpoint} {shlex.join(words)}"

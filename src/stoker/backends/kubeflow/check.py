@@ -21,6 +21,7 @@ CANNOT: Final = "STK296"
 WITHOUT_WORDS: Final = "STK297"
 SLOTS: Final = "STK298"
 LOGIN: Final = "STK300"
+ENDPOINT: Final = "STK370"
 JOBS_ONLY: Final[Mapping[str, str]] = {
     "context": "the endpoint's own cluster runs the pods",
     "kubeconfig": "the endpoint's own cluster runs the pods",

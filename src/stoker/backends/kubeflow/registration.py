@@ -9,7 +9,7 @@ from stoker.backends.base.backend import Backend, Leftover, ProbeRequest, Runnin
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.base.pulling import Puller
 from stoker.backends.kubeflow.settings import KubeflowSettings
-from stoker.core.errors import BackendError
+from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Check
 from stoker.core.plan import Site
 
@@ -51,7 +51,7 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
             return
         api.experiment(str(settings.get("experiment") or "stoker"))
         yield Check(name="kubeflow", found=found)
-    except BackendError as error:
+    except (BackendError, SettingsError) as error:
         yield Check(name="kubeflow", found="no answer", problem=error.message, fix=error.fix)
 
 
