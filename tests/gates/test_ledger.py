@@ -1,0 +1,19 @@
+"""What a step costs is in `benchmarks/ledger.json`: a number that rises is written there, with the reason beside it."""
+
+from __future__ import annotations
+
+from benchmarks import ledger
+
+
+def test_no_step_costs_more_than_the_ledger_says() -> None:
+    lines = ledger.risen(ledger.measure_all(), ledger.written())
+    if lines:  # a busy machine wakes the driver up more often
+        lines = ledger.risen(ledger.measure_all(), ledger.written())
+    assert not lines, "\n".join([*lines, "", 'python -m benchmarks.ledger --write --why "…"'])
+
+
+def test_a_rise_is_seen() -> None:
+    row = {"one more step in a chain": {"driver C calls": {"number": 100.0}}}
+    assert not ledger.risen({"one more step in a chain": {"driver C calls": 103.0}}, row)
+    assert ledger.risen({"one more step in a chain": {"driver C calls": 104.0}}, row)
+    assert ledger.risen({"one more step in a chain": {"driver messages": 1.0}}, row)
