@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.client.keys import NoSuchKey
 from stoker.core.errors import UsageError, nearest
@@ -68,6 +68,11 @@ class Metric:
         """The values in the order in which they came; each has `time` (seconds since the epoch), `step` and `value`."""
         return list(self._series.points)
 
+    @property
+    def curve(self) -> tuple[Sequence[float], Sequence[float]]:
+        """The steps and the values of `points`: of hundreds of curves a `Point` for each value takes too long."""
+        return self._series.steps, self._series.values
+
     def frame(self) -> Any:
         """A pandas DataFrame with the columns `step`, `time` and `value`, a row for each point; needs pandas."""
         import pandas as pd
@@ -125,6 +130,33 @@ class Metrics(Mapping[str, Metric]):
 
     def __repr__(self) -> str:
         return f"<Metrics of {self._where}: {', '.join(f'{name} {self[name].last:g}' for name in self) or 'none'}>"
+
+
+def last_metrics(records: Records, run_id: str, *, parent: str | None = None) -> dict[str, Metrics]:
+    """What the last attempts of a run's steps and elements logged, by key; with `parent` those of one fan-out.
+
+    Cached ones have what was logged where their result was made. Those that logged nothing are left out.
+    """
+    found = _read(records, run_id, "" if parent is None else f"{parent}[", None)
+    origins: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for key, origin in records.cached_from(run_id, parent=parent).items():
+        run, _, original = origin.partition("/")
+        # Elements that are cached are those of one fan-out, as a rule: read together.
+        prefix = original if parent is None else original.rpartition("[")[0] + "["
+        origins.setdefault((run, "" if parent is None else prefix), {}).setdefault(original, []).append(key)
+    for (run, prefix), keys in origins.items():
+        found.update(_read(records, run, prefix, keys))
+    return {key: metrics for key, metrics in found.items() if metrics or metrics.facts}
+
+
+def _read(records: Records, run_id: str, prefix: str, wanted: Mapping[str, Sequence[str]] | None) -> dict[str, Metrics]:
+    """What was logged under keys that begin so; of those that are `wanted`, by the keys for which it is."""
+    books: dict[str, tuple[MetricBook, str]] = {}
+    for key, number, data in records.last_metric_pieces(run_id, prefix=prefix):
+        for name in [key] if wanted is None else wanted.get(key, ()):
+            book, _ = books.setdefault(name, (MetricBook(), f"attempt {number} of {key}"))
+            book.merge(book_of(data))
+    return {name: Metrics(book, where) for name, (book, where) in books.items()}
 
 
 def metrics_of(records: Records, run_id: str, key: str, number: int) -> Metrics:

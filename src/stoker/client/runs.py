@@ -11,7 +11,7 @@ import attrs
 from stoker.client.keys import sort_keys
 from stoker.client.liveness import ShownStatus, awaited_place, restarting_place, shown_status
 from stoker.client.logs import StepLog, merge_by_time
-from stoker.client.metrics import Metrics, metrics_of
+from stoker.client.metrics import Metrics, last_metrics
 from stoker.client.placements import Placement, device_waits, idle_seconds, placements_of
 from stoker.client.steps import Step, Steps
 from stoker.client.times import iso_text, local_time, optional_time, seconds_between
@@ -227,17 +227,10 @@ class Run:
     def metrics(self) -> dict[str, Metrics]:
         """What the last attempts of steps and elements logged of themselves, by key, in the order of the pipeline.
 
-        Cached steps have what the step logged that made their result. Steps that logged nothing are left out.
+        Cached ones have what the step logged that made their result. Steps that logged nothing are left out.
         """
-        records = self._store.records
-        last: dict[str, int] = {}
-        for key, number in records.metric_attempts(self.id):
-            last[key] = max(number, last.get(key, 0))
-        metrics = {key: metrics_of(records, self.id, key, number) for key, number in last.items()}
-        for key, step in self.steps.items():
-            if step.cached_from and ((logged := step.metrics) or logged.facts):
-                metrics[key] = logged
-        return {key: metrics[key] for key in sort_keys(metrics, self.steps) if metrics[key] or metrics[key].facts}
+        metrics = last_metrics(self._store.records, self.id)
+        return {key: metrics[key] for key in sort_keys(metrics, self.steps)}
 
     @property
     def placements(self) -> dict[str, list[Placement]]:

@@ -630,6 +630,19 @@ class Records:
         values = self.database.rows(self._sql["metric_pieces"], (run_id, key, number))
         return [(int(piece), bytes(data)) for piece, data in values]
 
+    def last_metric_pieces(self, run_id: str, *, prefix: str = "") -> list[tuple[str, int, bytes]]:
+        """(key, attempt, data) of what the last attempts that logged something did, of keys that begin so.
+
+        One read for all elements of a fan-out, in the order in which the pieces of each came.
+        """
+        values = self.database.rows(self._sql["last_metric_pieces"], (run_id, len(prefix), prefix))
+        return [(str(key), int(number), bytes(data)) for key, number, data in values]
+
+    def cached_from(self, run_id: str, *, parent: str | None = None) -> dict[str, str]:
+        """Step or element → the "run/step" that made its result, of a run or of one fan-out's elements."""
+        values = self.database.rows(self._sql["cached_from"], (run_id, parent or "", parent is None))
+        return {str(key): str(origin) for key, origin in values}
+
     def metric_attempts(self, run_id: str) -> list[tuple[str, int]]:
         """The attempts of a run that logged something: key and number."""
         return [(str(key), int(number)) for key, number in self.database.rows(self._sql["metric_attempts"], (run_id,))]
@@ -772,6 +785,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "top": f"{_STEP} WHERE run_id = ? AND parent = '' ORDER BY position, key LIMIT ? OFFSET ?",
     "elements": f"{_STEP} WHERE run_id = ? AND parent = ? AND parent <> '' ORDER BY idx LIMIT ? OFFSET ?",
     "first_element": f"{_STEP} WHERE run_id = ? AND parent = ? AND parent <> '' AND status = ? ORDER BY idx LIMIT 1",
+    "cached_from": "SELECT key, cached_from FROM steps WHERE run_id = ? AND (parent = ? OR ?) AND cached_from <> ''",
     "first_start": "SELECT min(started) FROM steps WHERE run_id = ? AND parent = ? AND parent <> ''",
     "first_that_ran": f"{_STEP} {_THAT_RAN} ORDER BY idx LIMIT 1",
     "count_that_ran": f"SELECT count(*) FROM steps {_THAT_RAN}",
@@ -796,6 +810,9 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "metrics": _upsert("metrics", rows.METRIC_COLUMNS, ("run_id", "key", "number", "piece")),
     "metric_pieces": "SELECT piece, data FROM metrics WHERE run_id = ? AND key = ? AND number = ? ORDER BY piece",
     "metric_attempts": "SELECT DISTINCT key, number FROM metrics WHERE run_id = ? ORDER BY key, number",
+    "last_metric_pieces": "SELECT key, number, data FROM metrics WHERE run_id = ? AND substr(key, 1, ?) = ? AND number ="
+    " (SELECT max(number) FROM metrics AS later WHERE later.run_id = metrics.run_id AND later.key = metrics.key)"
+    " ORDER BY key, piece",
     "log_pieces": "INSERT INTO log_pieces (run_id, number, name, place, size, data) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run_id, number) DO NOTHING",
     "outdated_log": "DELETE FROM log_pieces WHERE run_id = ? AND name = ? AND number < ?",
