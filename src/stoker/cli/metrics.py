@@ -13,16 +13,20 @@ import click
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import line_width, print_json, table
 from stoker.client import Client, Run
-from stoker.client.metrics import Metric, Metrics
+from stoker.client.metrics import Metric, Metrics, last_metrics
+from stoker.client.variants import Plain, given_to
 from stoker.core.errors import UsageError
 from stoker.core.words import number_text, short
 from stoker.report.charts import glyphs_for, sparkline
 from stoker.report.streams import echo, write
+from stoker.report.variantfigures import given_text
 
 _WIDTH: Final = 24
 """Characters of a curve at most."""
 _LEAST_WIDTH: Final = 8
 """Characters of a curve where there is little room."""
+_GIVEN: Final = 60
+"""Characters of what an element was given."""
 _FACT: Final = 100
 """Characters of a fact."""
 
@@ -40,21 +44,33 @@ def command(
 ) -> None:
     """Show what steps logged of themselves; of a run that goes on, what they logged until now.
 
-    STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". Without it: all steps.
+    STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". Of a fan-out it shows all
+    elements with what each was given. Without it: all steps.
     """
     if as_csv and (as_json or against):
         raise UsageError("--csv prints points, and neither JSON nor another run", fix="leave one of the options out")
     run = client.run(run_id)
     logged = logged_by(run, step)
+    given = _given(run, step)
     if as_csv:
         write(_csv(logged, rank), sys.stdout)
         return
     other = logged_by(client.run(against), step) if against else {}
     if as_json:
-        print_json(_document(logged, rank, other))
+        print_json(_document(logged, rank, other, given))
         return
-    found = list(_rows(logged, rank, other if against else None))
-    heads = ("step", "metric", "last", "there" if against else "", "lowest", "highest", "values", "")
+    found = list(_rows(logged, rank, other if against else None, given))
+    heads = (
+        "step",
+        "given" if any(given.values()) else "",
+        "metric",
+        "last",
+        "there" if against else "",
+        "lowest",
+        "highest",
+        "values",
+        "",
+    )
     rows = with_curves(heads, [row for row, _ in found], [metric for _, metric in found])
     if rows:
         echo(table(heads, rows, right=("last", "there", "lowest", "highest", "values")))
@@ -76,8 +92,20 @@ def logged_by(run: Run, step: str | None = None) -> dict[str, Metrics]:
     """What the steps and elements of a run logged, or one of them, by key; without those that logged nothing."""
     if step is None:
         return run.metrics
-    logged = run.steps[step].metrics
-    return {step: logged} if logged or logged.facts else {}
+    one = run.steps[step]
+    if one.count is not None:
+        logged = last_metrics(run.store.records, run.id, parent=step)
+        return {element.key: logged[element.key] for element in one if element.key in logged}
+    metrics = one.metrics
+    return {step: metrics} if metrics or metrics.facts else {}
+
+
+def _given(run: Run, step: str | None) -> Mapping[str, Mapping[str, Plain]]:
+    """What each element of a fan-out was given, by key; empty where no fan-out is named."""
+    one = run.steps[step] if step is not None else None
+    if one is None or one.count is None:
+        return {}
+    return {element.key: given for element, given in zip(one, given_to(run.store, one))}
 
 
 def fact_text(fact: Any) -> str:
@@ -118,17 +146,21 @@ def _chosen(metrics: Metrics, rank: int | None) -> Iterator[Metric]:
 
 
 def _rows(
-    logged: Mapping[str, Metrics], rank: int | None, other: Mapping[str, Metrics] | None
+    logged: Mapping[str, Metrics],
+    rank: int | None,
+    other: Mapping[str, Metrics] | None,
+    given: Mapping[str, Mapping[str, Plain]],
 ) -> Iterator[tuple[tuple[str, ...], Metric | None]]:
     for key, metrics in logged.items():
+        words = short(" ".join(f"{name}={given_text(value)}" for name, value in given.get(key, {}).items()), _GIVEN)
         for metric in _chosen(metrics, rank):
             last, *more = metric_row(metric)
             there = "" if other is None else _there(metric, other.get(key))
-            yield (key, metric.name, last, there, *more), metric
+            yield (key, words, metric.name, last, there, *more), metric
     for key, metrics in (other or {}).items():
         for name in metrics:
             if key not in logged or name not in logged[key]:
-                yield (key, name, "", number_text(metrics[name].last), "", "", ""), None
+                yield (key, "", name, "", number_text(metrics[name].last), "", "", ""), None
 
 
 def _there(metric: Metric, metrics: Metrics | None) -> str:
@@ -139,12 +171,19 @@ def _there(metric: Metric, metrics: Metrics | None) -> str:
     return f"{number_text(last)} ({change:+.3g})" if change else number_text(last)
 
 
-def _document(logged: Mapping[str, Metrics], rank: int | None, other: Mapping[str, Metrics]) -> dict[str, Any]:
+def _document(
+    logged: Mapping[str, Metrics],
+    rank: int | None,
+    other: Mapping[str, Metrics],
+    given: Mapping[str, Mapping[str, Plain]],
+) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key in {**logged, **other}:
         here, there = logged.get(key), other.get(key)
         metrics = {} if here is None else {metric.name: metric.as_dict() for metric in _chosen(here, rank)}
         document[key] = {"metrics": metrics, "facts": {} if here is None else dict(here.facts)}
+        if key in given:
+            document[key]["given"] = dict(given[key])
         if there is not None:
             document[key]["against"] = {name: metric.as_dict() for name, metric in there.items()}
     return document

@@ -15,7 +15,7 @@ from typing import Any, Callable, Collection, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.client.metrics import Metric, last_metrics
+from stoker.client.metrics import Metric, Metrics, last_metrics
 from stoker.client.runs import Run
 from stoker.client.steps import Step
 from stoker.core.artifact import StoredArtifact, from_wire
@@ -84,10 +84,20 @@ class Choice:
         return {name: value for name, value in attrs.asdict(self).items() if value}
 
 
-def element_variants(store: Store, step: Step, status_of: Callable[[Step], str] | None = None) -> list[Variant]:
-    """The elements of a fan-out; `status_of` tells more of those that have not ended than they themselves."""
+def element_variants(
+    store: Store,
+    step: Step,
+    *,
+    status_of: Callable[[Step], str] | None = None,
+    logged: Mapping[str, Metrics] | None = None,
+) -> list[Variant]:
+    """The elements of a fan-out; `status_of` tells more of those that have not ended than they themselves.
+
+    `logged` is what they logged, by key, where that has been read.
+    """
     elements = list(step)
-    logged = last_metrics(store.records, step.run_id, parent=step.key)
+    if logged is None:
+        logged = last_metrics(store.records, step.run_id, parent=step.key)
     given = given_to(store, step)
     return [
         Variant(
@@ -114,7 +124,7 @@ def run_variants(runs: Iterable[Run]) -> list[Variant]:
             metrics={
                 f"{name} of {key}": metric
                 for key, logged in run.metrics.items()
-                if key in run.steps
+                if not run.steps[key].parent
                 for name, metric in logged.items()
             },
             seconds=run.active_seconds,

@@ -18,6 +18,7 @@ from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
 from stoker.client.metrics import Metrics
 from stoker.client.placements import Placement
+from stoker.client.variants import Variant, element_variants, metric_names
 from stoker.core.errors import StokerError
 from stoker.core.findings import merged
 from stoker.core.plan import LogLine, Plan, StepPlan, source_keys
@@ -39,6 +40,7 @@ from stoker.report.receiptfigures import receipt_part
 from stoker.report.stepreceipts import StepReceipt, newest_receipt, run_receipts
 from stoker.report.tables import facts, table
 from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
+from stoker.report.variantfigures import View, variants_part
 from stoker.store.previews import preview
 from stoker.store.store import Store
 
@@ -66,14 +68,16 @@ class Detail:
     """Metrics of a step that are drawn."""
     outputs: int
     """Results of a step with a preview."""
+    elements: int
+    """Elements of a fan-out in its table."""
 
 
 DETAILS: Final = (
-    Detail(steps=60, lines=60, columns=300, charts=12, outputs=12),
-    Detail(steps=40, lines=30, columns=120, charts=8, outputs=8),
-    Detail(steps=16, lines=15, columns=60, charts=4, outputs=4),
-    Detail(steps=6, lines=8, columns=40, charts=2, outputs=2),
-    Detail(steps=1, lines=5, columns=24, charts=1, outputs=1),
+    Detail(steps=60, lines=60, columns=300, charts=12, outputs=12, elements=200),
+    Detail(steps=40, lines=30, columns=120, charts=8, outputs=8, elements=100),
+    Detail(steps=16, lines=15, columns=60, charts=4, outputs=4, elements=50),
+    Detail(steps=6, lines=8, columns=40, charts=2, outputs=2, elements=25),
+    Detail(steps=1, lines=5, columns=24, charts=1, outputs=1, elements=10),
 )
 """From all that a page for reading holds to the least: the first that fits is taken."""
 
@@ -165,6 +169,7 @@ class _Reading:
         self.now = min(now, last)
         self.picture_bytes = 0
         self._logged: dict[str, Metrics] = {}
+        self._variants: dict[str, list[Variant]] = {}
         self.steps = dict(run.steps.items())
         self.plan = plan_of(store, run)
         self.plans = {step.key: step for step in self.plan.steps} if self.plan is not None else {}
@@ -185,8 +190,12 @@ class _Reading:
         """About the bytes of a page: a point of a curve has some 15, of which a part of the axis has two or more."""
         size = 0
         for key in self._detailed(detail.steps):
-            metrics = [*self._metrics_of(key).values()][: detail.charts]
-            points = sum(min(2 * detail.columns, metric.count) for metric in metrics)
+            if self.steps[key].count:
+                size += 2_000 + 400 * min(detail.elements, self.steps[key].count or 0)
+                points = len(metric_names(self._variants_of(key))[: detail.charts]) * _points(detail) // 2
+            else:
+                metrics = [*self._metrics_of(key).values()][: detail.charts]
+                points = sum(min(2 * detail.columns, metric.count) for metric in metrics)
             size += 2_000 + 50 * detail.lines + 15 * points
         return size
 
@@ -195,6 +204,12 @@ class _Reading:
         if key not in self._logged:
             self._logged[key] = self.steps[key].metrics
         return self._logged[key]
+
+    def _variants_of(self, key: str) -> list[Variant]:
+        """The elements of a fan-out; read once for all tries."""
+        if key not in self._variants:
+            self._variants[key] = element_variants(self.store, self.steps[key])
+        return self._variants[key]
 
     def body(self, detail: Detail) -> Html:
         """The whole page."""
@@ -403,7 +418,7 @@ class _Reading:
             _part("Metrics", self._metrics(step, detail)),
             _part("Accelerators", self._accelerators(step, detail)),
             _part("Results", outputs),
-            _part("Elements", folded(count_text(step.count or 0, "element"), stepparts.element_table(shown))),
+            _part("Elements", self._elements(step, detail) if step.count else NOTHING),
             folded("Settings and where they are given", settings),
             self._log(step, detail),
             anchor=self.anchors[key],
@@ -411,6 +426,13 @@ class _Reading:
 
     def _metrics(self, step: Step, detail: Detail) -> Html:
         return metrics_part(self._metrics_of(step.key), columns=detail.columns, most=detail.charts)
+
+    def _elements(self, step: Step, detail: Detail) -> Html:
+        """The charts of a fan-out's elements, and their table with those first that failed."""
+        variants = self._variants_of(step.key)
+        first = sorted(variants, key=lambda one: one.status != "failed")
+        view = View(charts=detail.charts, rows=detail.elements, points=_points(detail))
+        return variants_part(variants, first, view)
 
     def _accelerators(self, step: Step, detail: Detail) -> Html:
         if step.count is not None:
@@ -428,6 +450,11 @@ class _Reading:
         last = "the last " if len(lines) >= detail.lines else ""
         title = f"Log of {shown.key}: {last}{count_text(len(lines), 'line')}"
         return folded(title, stepparts.log_part(lines, label=f"log of {shown.key}"), unfolded=step.status == "failed")
+
+
+def _points(detail: Detail) -> int:
+    """Points of a chart with many curves."""
+    return 20 * detail.columns
 
 
 _ROWS: Final = 300

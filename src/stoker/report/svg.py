@@ -12,6 +12,8 @@ import operator
 import statistics
 from typing import Callable, Final, Iterator, Literal, Sequence
 
+from attrs import evolve
+
 from stoker.core.metrics import thinned
 from stoker.core.values import frozen
 from stoker.core.words import count_text, number_text, time_text
@@ -44,8 +46,8 @@ class Line:
     values: Sequence[Value]
     """None and what is no finite number are gaps, in which nothing is drawn."""
     name: str = ""
-    look: int | None = None
-    """Which of the `LOOKS` it has, so that the same thing has the same one in several charts; None: by its order."""
+    look: str = ""
+    """The class of its look, so that the same thing has the same one in several charts; empty: by its order."""
 
 
 @frozen(kw_only=True)
@@ -70,6 +72,8 @@ class Drawing:
     """The bottom of the scale; None: a round number below the lowest value."""
     high: float | None = None
     """The top of the scale; None: a round number above the highest value."""
+    wide: bool = False
+    """Whether places are shown by their logarithms; all of them are positive then, and `begin` and `end` None."""
     begin: float | None = 0.0
     """The left end of the axis; None: the first place."""
     end: float | None = None
@@ -80,6 +84,8 @@ class Drawing:
     """Whether a line of many values is drawn faintly, and the mean of each part of the axis over it."""
     breaks: bool = True
     """Whether a distance much longer than the others is a gap, as where a sampler paused."""
+    named: bool = True
+    """Whether a legend names the lines, where there is more than one."""
     limit: float | None = None
     """A value that is marked by a line across, such as a device's memory."""
     limit_name: str = "limit"
@@ -98,6 +104,10 @@ def chart(lines: Sequence[Line], *, label: str, drawing: Drawing | None = None, 
     Values beyond the scale are drawn at its edge. `remark` stands beside the title.
     """
     drawing = drawing or Drawing()
+    words_of = drawing.axis
+    if drawing.wide:
+        lines = [evolve(line, places=[math.log10(place) for place in line.places]) for line in lines]
+        drawing = evolve(drawing, axis=lambda place: f"{10**place:.1g}")
     cleaned = [_cleaned(line) for line in lines]
     begin, end = _ends(cleaned, drawing)
     low, high = _scale(cleaned, drawing)
@@ -114,9 +124,8 @@ def chart(lines: Sequence[Line], *, label: str, drawing: Drawing | None = None, 
     for height in (0, HEIGHT // 2, HEIGHT):
         parts.append(element("line", {"class": "rule", "x1": 0, "x2": WIDTH, "y1": height, "y2": height}))
     for number, (line, points) in enumerate(zip(lines, cleaned)):
-        look = f"line-{(number if line.look is None else line.look) % LOOKS}"
         filled = drawing.filled and len(lines) == 1
-        parts += _curve(points, x, y, look, name=line.name, filled=filled, drawing=drawing)
+        parts += _curve(points, x, y, _look(number, line), name=line.name, filled=filled, drawing=drawing)
     if drawing.limit is not None and low <= drawing.limit <= high:
         limit = _number(y(drawing.limit))
         parts.append(element("line", {"class": "limit", "x1": 0, "x2": WIDTH, "y1": limit, "y2": limit}))
@@ -132,7 +141,8 @@ def chart(lines: Sequence[Line], *, label: str, drawing: Drawing | None = None, 
         # What a page with scripts needs to tell the value under the pointer: the ends of both axes, and their units.
         "data-x": f"{begin!r} {end!r}",
         "data-y": f"{low!r} {high!r}",
-        "data-words": f"{drawing.axis(1.0)}|{drawing.words(1.0)}",
+        "data-words": f"{words_of(1.0)}|{drawing.words(1.0)}",
+        "data-wide": drawing.wide,
     }
     scale = [drawing.words(value) for value in (low, low / 2 + high / 2, high)]
     ticks, unit = _ticks(begin, end, drawing.axis)
@@ -386,13 +396,16 @@ def _band(band: Band, x: Callable[[float], float]) -> Html:
     return element("rect", {"class": band.kind, **place})
 
 
+def _look(number: int, line: Line) -> str:
+    return line.look or f"line-{number % LOOKS}"
+
+
 def _legend(lines: Sequence[Line], drawing: Drawing) -> Html:
     sample = "M0 6H28"
     entries: list[tuple[Html, Content]] = []
-    if len(lines) > 1:
+    if len(lines) > 1 and drawing.named:
         for number, line in enumerate(lines):
-            look = f"line-{(number if line.look is None else line.look) % LOOKS}"
-            entries.append((element("path", {"class": f"curve {look}", "d": sample}), line.name))
+            entries.append((element("path", {"class": f"curve {_look(number, line)}", "d": sample}), line.name))
     if drawing.limit is not None:
         entries.append((element("path", {"class": "limit", "d": sample}), drawing.limit_name))
     for kind, words in drawing.band_names:

@@ -11,10 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker.client.document import run_document
+from stoker.client.variants import run_variants
 from stoker.core.codec import to_json
 from stoker.core.errors import NotFound, StokerError, UsageError
+from stoker.core.words import count_text
 from stoker.report import machine
 from stoker.report.runreport import plan_of
+from stoker.report.variantfigures import MOST
 from stoker.ui import actions, compare, lines, pages, runlist, runview, stepview
 from stoker.ui.lineage import lineage_of, output_of
 from stoker.ui.runlist import RunQuery
@@ -107,8 +110,11 @@ def log(request: Request) -> Any:
 
 
 def metrics(request: Request) -> Any:
-    """What a step logged of itself, with the points that are kept."""
-    one = pages.step_of(request, pages.run_of(request))
+    """What a step logged of itself, with the points that are kept; of a fan-out what each element did, without them."""
+    shown = pages.run_of(request)
+    one = pages.step_of(request, shown)
+    if one.count is not None:
+        return {"elements": [variant.as_dict() for variant in pages.variants_of(request, shown, one)]}
     logged = one.metrics
     return {
         "metrics": {
@@ -138,13 +144,15 @@ def lineage(request: Request) -> Any:
 
 
 def comparison(request: Request) -> Any:
-    """How two runs differ."""
+    """How two runs differ, or what each of more was given and logged."""
     there = pages.state_of(request)
     ids = request.query_params.getlist("run")
-    if len(ids) != 2:
-        raise UsageError(f"{len(ids)} runs are named, not two", fix="write ?run=ID&run=ID")
-    left, right = (there.client.run(id) for id in ids)
-    return compare.compare(there.store, left, right).as_dict()
+    if not 2 <= len(ids) <= MOST:
+        raise UsageError(f"{count_text(len(ids), 'run')} named, not two to {MOST}", fix="write ?run=ID&run=ID")
+    named = [there.client.run(id) for id in ids]
+    if len(named) > 2:
+        return {"runs": [variant.as_dict() for variant in run_variants(named)]}
+    return compare.compare(there.store, *named).as_dict()
 
 
 def devices(request: Request) -> Any:
@@ -274,7 +282,12 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
             Parameter(name="tail", what="how many lines, 10,000 at most", kind="integer"),
         ),
     ),
-    Endpoint(path="/runs/{run}/metrics", summary="What a step logged of itself", answer=metrics, parameters=(RUN, KEY)),
+    Endpoint(
+        path="/runs/{run}/metrics",
+        summary="What a step logged of itself; of a fan-out what each element was given and logged",
+        answer=metrics,
+        parameters=(RUN, KEY),
+    ),
     Endpoint(
         path="/runs/{run}/lineage",
         summary="Which steps made an output, and which took it",
@@ -283,9 +296,9 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
     ),
     Endpoint(
         path="/compare",
-        summary="How two runs differ",
+        summary="How two runs differ; of more, what each was given and logged",
         answer=comparison,
-        parameters=(Parameter(name="run", what="a run's id; given twice", required=True),),
+        parameters=(Parameter(name="run", what=f"a run's id; given twice, or up to {MOST} times", required=True),),
     ),
     Endpoint(
         path="/devices", summary="This machine's accelerators and their leases, and the stack's nodes", answer=devices

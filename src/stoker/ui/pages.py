@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from typing import Any, Final, Mapping
-from urllib.parse import parse_qsl, quote, urlsplit
+from typing import Any, Final, Mapping, Sequence
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -13,13 +13,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from stoker.client import Run, Step
 from stoker.client.document import running_keys, step_status
 from stoker.client.logs import last_attempt
+from stoker.client.variants import Variant, element_variants, run_variants
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
-from stoker.core.words import time_text
+from stoker.core.words import count_text, time_text
 from stoker.report import machine, stepcards
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import plan_of
 from stoker.report.top import devices_text
+from stoker.report.variantfigures import MOST
 from stoker.ui import access as rules
 from stoker.ui import actions, compare, lines, previews, rendering, runlist, runview, stepview
 from stoker.ui.lineage import artifact_of, lineage_of, output_of
@@ -27,6 +29,7 @@ from stoker.ui.rendering import is_part, live, page, part, url
 from stoker.ui.runlist import RunQuery
 from stoker.ui.state import State
 from stoker.ui.streams import TooManyFollow
+from stoker.ui.variants import variant_values
 
 FRAME_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -174,7 +177,8 @@ def _run_values(there: State, shown: Run) -> dict[str, Any]:
         "more_failures": more,
         "graph": runview.graph_of(shown, plan, listed),
         "timeline": runview.timeline_of(shown, listed),
-        "metrics": runview.metric_lines(shown.id, metrics),
+        "metrics": runview.metric_lines(shown.id, {key: metrics[key] for key in shown.steps if key in metrics}),
+        "fanouts": list(runview.fanout_charts(store, shown, metrics)),
         "outputs": runview.output_rows(shown),
         "parameters": {name: actions.value_text(value) for name, value in shown.parameters.items()},
         "left_out": shown.left_out,
@@ -191,15 +195,15 @@ def step(request: Request) -> Response:
     attempt = number_of(request.query_params.get("attempt"))
     values = _step_values(there, shown, one, attempt)
     title = f"{values['state']} · {one.key} · {shown.pipeline} {shown.id} · Stoker"
+    variants = _element_values(request, shown, one) if _shows_variants(request, one) else {}
+    if variants and "hx-request" in request.headers:
+        return _variants_part(request, variants)
     if is_part(request):
         return part(request, "step_part.html", title=title, **values)
     section, _ = live(request, "step_part.html", **values)
     plan = plan_of(there.store, shown)
     planned = stepview.plan_step(plan, one)
     reason, unknown = stepview.reason_of(one)
-    status = request.query_params.get("status", "")
-    start = number_of(request.query_params.get("start")) or 0
-    elements, number = stepview.element_rows(one, shown, status=status, start=start) if one.count else ([], 0)
     return page(
         request,
         "step.html",
@@ -219,14 +223,39 @@ def step(request: Request) -> Response:
         inputs=one.inputs,
         sources=stepview.source_rows(planned, one, shown),
         request_address=url(f"/runs/{shown.id}/request", key=one.key),
-        elements=[(element, runview.step_address(shown.id, element.key)) for element in elements],
-        element_number=number,
-        element_status=status,
-        element_start=start,
-        element_page=stepview.ELEMENTS,
-        running=running_keys(shown, shown.placements),
-        step_status=step_status,
+        variants=variants,
+        variants_section=live(request, "variants_part.html", **variants)[0] if variants else "",
     )
+
+
+def _shows_variants(request: Request, one: Step) -> bool:
+    """Whether the elements of a fan-out are asked for: with the page, or by themselves."""
+    return bool(one.count) and (not is_part(request) or "variants" in request.query_params)
+
+
+def variants_of(request: Request, shown: Run, one: Step) -> list[Variant]:
+    """The elements of a fan-out with what each was given and logged."""
+    running = running_keys(shown, shown.placements)
+    return element_variants(state_of(request).store, one, status_of=lambda element: step_status(element, running))
+
+
+def _element_values(request: Request, shown: Run, one: Step) -> dict[str, Any]:
+    values = variant_values(
+        variants_of(request, shown, one),
+        request.query_params,
+        noun="element",
+        address=lambda more: url(f"/runs/{shown.id}/step", key=one.key, **more),
+        page_of=lambda element: runview.step_address(shown.id, element.key),
+    )
+    return {**values, "again": one.status not in STEP_DONE and shown.status not in RUN_DONE}
+
+
+def _variants_part(request: Request, values: Mapping[str, Any]) -> Response:
+    """Elements or runs for a page that is there: as another choice has them, or as they are now."""
+    if is_part(request):
+        return part(request, "variants_part.html", **values)
+    section, _ = live(request, "variants_part.html", **values)
+    return HTMLResponse(section.markup)
 
 
 def request_page(request: Request) -> Response:
@@ -427,17 +456,19 @@ def _attachment(name: str) -> dict[str, str]:
     return {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
 
 
-# Two runs
+# Runs side by side
 
 
 def comparison(request: Request) -> Response:
-    """Two runs side by side."""
+    """Two runs side by side, or up to two hundred by what they were given."""
     there = state_of(request)
     ids = [id for id in request.query_params.getlist("run") if id]
     if len(ids) == 1:
         good = runlist.last_good(there.client, there.client.run(ids[0]))
         if good is not None:
             return RedirectResponse(url("/compare") + f"?run={quote(good.id)}&run={quote(ids[0])}", status_code=303)
+    if 2 < len(ids) <= MOST:
+        return _many_runs(request, [there.client.run(id) for id in dict.fromkeys(ids)])
     if len(ids) != 2:
         runs_there = there.client.runs(limit=runlist.PAGE)
         return page(
@@ -446,7 +477,7 @@ def comparison(request: Request) -> Response:
             title="Compare runs · Stoker",
             runs=[_run_row(one) for one in runs_there],
             chosen=ids,
-            problem=f"{len(ids)} runs were chosen; two can be compared." if ids else "",
+            problem=f"{count_text(len(ids), 'run')} chosen; two to {MOST} can be compared." if ids else "",
         )
     left, right = (there.client.run(id) for id in ids)
     found = compare.compare(there.store, left, right)
@@ -462,6 +493,24 @@ def comparison(request: Request) -> Response:
         failures=failures,
         seconds_text=time_text,
     )
+
+
+def _many_runs(request: Request, runs: Sequence[Run]) -> Response:
+    pairs = [("run", run.id) for run in runs]
+    values = variant_values(
+        run_variants(runs),
+        request.query_params,
+        noun="run",
+        address=lambda more: f"/compare?{urlencode([*pairs, *more.items()])}",
+        page_of=lambda run: f"/runs/{run.key}",
+    )
+    values["again"] = any(run.status not in RUN_DONE for run in runs)
+    if "hx-request" in request.headers:
+        return _variants_part(request, values)
+    section, _ = live(request, "variants_part.html", **values)
+    ids = [run.id for run in runs]
+    title = f"Compare {count_text(len(ids), 'run')} · Stoker"
+    return page(request, "compare_runs.html", title=title, runs=ids, variants=values, variants_section=section)
 
 
 # Devices

@@ -91,6 +91,7 @@ def live(
         "hx-trigger": f"every {REFRESH}s",
         "hx-swap": "outerHTML",
         "hx-vals": json.dumps({"seen": seen, "part": 1}),
+        "hx-disinherit": "*",  # links inside ask for pages of their own
     }
     attributes = {"class": "live", "data-state": state or None, "data-icon": favicon(state) if state else None}
     return element("div", {**attributes, **(polling if again else {})}, Html(inner)), seen

@@ -16,6 +16,7 @@ from stoker.client.attempts import Failure
 from stoker.client.document import Placements, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
+from stoker.client.variants import element_variants
 from stoker.core import receipt_words
 from stoker.core.plan import Plan, source_keys
 from stoker.core.receipt import Receipt
@@ -29,6 +30,7 @@ from stoker.report.runreport import phases
 from stoker.report.stepreceipts import run_receipts
 from stoker.report.svg import spark
 from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
+from stoker.report.variantfigures import View, variant_charts
 from stoker.store.store import Store
 from stoker.ui.rendering import url
 
@@ -38,6 +40,8 @@ MOST_FAILURES: Final = 10
 """Failed steps that a run's page explains; the others are a number."""
 MOST_METRICS: Final = 40
 """Metrics that it lists; each step's page has its own."""
+MOST_CHARTS: Final = 6
+"""Metrics of a fan-out that it draws."""
 MOST_OUTPUTS: Final = 60
 _SECONDS_OF_AN_HOUR: Final = 3600.0
 
@@ -283,6 +287,14 @@ def metric_lines(run_id: str, metrics: Mapping[str, Metrics], *, most: int = MOS
                 )
             )
     return lines
+
+
+def fanout_charts(store: Store, run: Run, metrics: Mapping[str, Metrics]) -> Iterator[tuple[str, str, Html]]:
+    """(fan-out, its page, charts of its elements) of those whose elements logged something."""
+    for key in dict.fromkeys(element_of(one)[0] for one in metrics if run.steps[one].parent):
+        variants = element_variants(store, run.steps[key], logged=metrics)
+        charts = variant_charts(variants, variants, View(charts=MOST_CHARTS))
+        yield key, step_address(run.id, key) + "#elements", charts
 
 
 def output_rows(run: Run) -> list[tuple[str, str, str, str, str, str]]:

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.client import Run, Step
-from stoker.client.document import running_keys, step_status
 from stoker.client.why import StepReason
 from stoker.core.errors import NotFound, StokerError
 from stoker.core.plan import Plan, StepPlan, source_outputs, without_secrets
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ELEMENTS: Final = 200
-"""Elements of a fan-out on a page."""
 _SOURCES: Final = 20
 """Outputs of which an input is made that are listed."""
 
@@ -126,10 +123,3 @@ def reason_of(step: Step) -> tuple[StepReason | None, str]:
         return step.why(), ""
     except StokerError as error:
         return None, error.message
-
-
-def element_rows(step: Step, run: Run, *, status: str, start: int) -> tuple[list[Step], int]:
-    """The elements of a fan-out from one on, of one status or all, and how many there are of these."""
-    running = running_keys(run, run.placements) if status else ()
-    chosen = [one for one in step if not status or step_status(one, running) == status]
-    return chosen[start : start + ELEMENTS], len(chosen)

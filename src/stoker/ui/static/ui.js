@@ -117,7 +117,7 @@
     while (Math.abs(value) / scale >= 999.5 && names.length > 1) { scale *= 1000; names.shift(); }
     return `${number(value / scale, exact / scale)} ${names[0]}${unit.slice(2)}`;
   };
-  const placeText = (place, one, exact) => (one.endsWith(" s") ? span(place) : one.replace("1", number(place, Math.max(1, exact))));
+  const placeText = (place, one, exact) => (one.endsWith(" s") ? span(place) : one.replace("1", number(place, /[a-z]/.test(one) ? Math.max(1, exact) : exact)));
   let bubble = null;
   const unpoint = () => {
     if (bubble) bubble.hidden = true;
@@ -132,12 +132,20 @@
       const index = near(numbers, at);
       const away = Math.abs(numbers[2 * index] - at);
       const look = path.getAttribute("class");
-      const known = nearest.get(look.split(" ").pop());
+      const name = path.dataset.name || look;
+      const known = nearest.get(name);
       if (!known || away < known.away) {
-        nearest.set(look.split(" ").pop(), { away, x: numbers[2 * index], y: numbers[2 * index + 1], name: path.dataset.name, look });
+        nearest.set(name, { away, x: numbers[2 * index], y: numbers[2 * index + 1], name: path.dataset.name, look });
       }
     }
-    const found = [...nearest.values()].filter((one) => one.away < 60);
+    let found = [...nearest.values()].filter((one) => one.away < 60);
+    if (svg.closest(".charts") && found.length) {
+      // Of many curves the one under the pointer, and its row.
+      const height = ((event.clientY - box.top) / box.height) * 120;
+      const distance = (one) => Math.abs(one.y - height) / 2 + one.away;
+      found = [found.reduce((one, other) => (distance(other) < distance(one) ? other : one))];
+      light(found[0].name);
+    }
     if (!found.length) { unpoint(); return; }
     const [begin, end] = svg.dataset.x.split(" ").map(Number);
     const [low, high] = svg.dataset.y.split(" ").map(Number);
@@ -154,7 +162,9 @@
       document.body.append(bubble);
     }
     const head = document.createElement("strong");
-    head.textContent = placeText(begin + ((end - begin) * place) / 1000, axis, (end - begin) / 10000);
+    const along = begin + ((end - begin) * place) / 1000;
+    if (svg.hasAttribute("data-wide")) head.textContent = number(10 ** along, 10 ** along / 1000);
+    else head.textContent = placeText(along, axis, (end - begin) / 10000);
     const rows = found.map((one) => {
       const row = document.createElement("div");
       const name = document.createElement("span");
@@ -173,9 +183,28 @@
     bubble.style.left = `${Math.max(4, left) + scrollX}px`;
     bubble.style.top = `${box.top + scrollY + 4}px`;
   };
+  // A row of a table of variants and its curves light each other.
+  let lit = null;
+  const light = (name) => {
+    if (name === lit) return;
+    lit = name;
+    for (const one of document.querySelectorAll(".variants .lit")) one.classList.remove("lit");
+    if (!name) return;
+    for (const one of document.querySelectorAll(`.variants [data-name="${CSS.escape(name)}"]`)) {
+      one.classList.add("lit");
+      if (one.matches("path")) one.parentNode.append(one);
+    }
+  };
   document.addEventListener("pointermove", (event) => {
     const svg = event.target.closest(".chart > svg[data-x]");
-    if (svg) point(svg, event); else unpoint();
+    if (svg) { point(svg, event); return; }
+    unpoint();
+    const row = event.target.closest(".variants tr[data-name]");
+    light(row && row.dataset.name);
+  });
+  document.addEventListener("focusin", (event) => {
+    const row = event.target.closest(".variants tr[data-name]");
+    if (row) light(row.dataset.name);
   });
   document.addEventListener("pointerleave", unpoint);
 
@@ -192,14 +221,19 @@
     if (document.hidden && event.detail.elt.classList.contains("live")) event.preventDefault();
   });
   const chosen = new Set();
+  const across = new Map();  // how far tables are scrolled
   const unfolded = new Set();
   document.addEventListener("htmx:beforeSwap", (event) => {
     chosen.clear();
     unfolded.clear();
+    across.clear();
+    document.querySelectorAll(".scroll").forEach((one, number) => across.set(number, one.scrollLeft));
     for (const box of event.detail.target.querySelectorAll("input[name=run]:checked")) chosen.add(box.id);
     event.detail.target.querySelectorAll("details").forEach((one, number) => { if (one.open) unfolded.add(number); });
   });
   document.addEventListener("htmx:afterSwap", () => {
+    lit = null;
+    document.querySelectorAll(".scroll").forEach((one, number) => { one.scrollLeft = across.get(number) || 0; });
     for (const id of chosen) {
       const box = document.getElementById(id);
       if (box) box.checked = true;
@@ -215,11 +249,11 @@
   document.addEventListener("htmx:responseError", () => trouble(true));
   document.addEventListener("htmx:afterOnLoad", () => trouble(false));
 
-  // Two runs can be compared, neither one nor three.
+  // One run cannot be compared.
 
   const countChosen = () => {
     const button = document.querySelector("[data-compare]");
-    if (button) button.disabled = document.querySelectorAll("input[name=run]:checked").length !== 2;
+    if (button) button.disabled = document.querySelectorAll("input[name=run]:checked").length < 2;
   };
   document.addEventListener("change", countChosen);
 
