@@ -431,7 +431,8 @@ class _Reading:
         """The charts of a fan-out's elements, and their table with those first that failed."""
         variants = self._variants_of(step.key)
         first = sorted(variants, key=lambda one: one.status != "failed")
-        view = View(charts=detail.charts, rows=detail.elements, points=_points(detail))
+        title = f"elements of {step.key}"
+        view = View(title=title, charts=detail.charts, rows=detail.elements, points=_points(detail))
         return variants_part(variants, first, view)
 
     def _accelerators(self, step: Step, detail: Detail) -> Html:

@@ -53,6 +53,8 @@ class View:
     choice: Choice = Choice()
     noun: str = "element"
     """What a variant is."""
+    title: str = ""
+    """What the table has, for those who hear the page."""
     address: Address | None = None
     """None for a page that stands by itself."""
     page_of: Callable[[Variant], str] | None = None
@@ -62,16 +64,23 @@ class View:
     points: int = _POINTS
 
 
-def variants_part(variants: Sequence[Variant], shown: Sequence[Variant], view: View) -> Html:
-    """Charts and beside them the table of the variants that are `shown`, in the colours that they have among all."""
-    left = len(shown) - view.rows
-    more = element("p", {"class": "muted"}, f"… and {count_text(left, f'more {view.noun}')}") if left > 0 else NOTHING
-    table = element("div", None, _table(variants, shown[: view.rows], view), more)
-    return element("div", {"class": "variants"}, variant_charts(variants, shown, view), table)
+def variants_part(variants: Sequence[Variant], found: Sequence[Variant], view: View) -> Html:
+    """Charts of the variants that are `found`, in the colours that they have among all, and beside them a table.
+
+    The table begins where the choice says; a page with addresses leads to what comes behind its end.
+    """
+    shown = found[view.choice.start :][: view.rows]
+    left = len(found) - len(shown) if view.address is None else 0
+    more = element("p", {"class": "muted"}, f"… and {count_text(left, f'more {view.noun}')}") if left else NOTHING
+    table = element("div", None, _table(variants, shown, view), more)
+    return element("div", {"class": "variants"}, variant_charts(variants, found, view), table)
 
 
-def variant_charts(variants: Sequence[Variant], shown: Sequence[Variant], view: View) -> Html:
-    """A chart for each metric, with what the colours say; empty where nothing was logged."""
+def variant_charts(variants: Sequence[Variant], found: Sequence[Variant], view: View) -> Html:
+    """A chart for each metric, with what the colours say; empty where nothing was logged.
+
+    Of more than `MOST` variants those at equal distances are drawn.
+    """
     names = metric_names(variants)
     if not names:
         return NOTHING
@@ -80,20 +89,19 @@ def variant_charts(variants: Sequence[Variant], shown: Sequence[Variant], view: 
         by = "" if by == view.noun or not known else known[0]
     looks, legend = _colours(variants, by)
     numbers = _numbers([by, *known] if by else known, variants)
-    left = count_text(len(names) - view.charts, "more metric") if len(names) > view.charts else ""
-    remark = "; ".join(
-        [
-            *([f"the first {MOST} of {len(shown):,} are drawn"] if len(shown) > MOST else ()),
-            *([f"{left} in no chart"] if left else ()),
-        ]
-    )
+    number = min(MOST, len(found))
+    some = [found[place * len(found) // number] for place in range(number)]
+    drawn = [_chart(name, variants, some, looks, numbers, view) for name in names[: view.charts]]
+    remarks = [f"{number:,} of {len(found):,} are drawn"] if number < len(found) else []
+    if len(names) > view.charts:
+        remarks.append(f"{count_text(len(names) - view.charts, 'more metric')} in no chart")
     return element(
         "div",
         {"class": "charts"},
         _colour_links([*known, view.noun], by or view.noun, view),
         legend,
-        *(_chart(name, variants, shown[:MOST], looks, numbers, view) for name in names[: view.charts]),
-        element("p", {"class": "muted"}, remark) if remark else NOTHING,
+        element("div", {"class": "grid"}, *drawn),
+        element("p", {"class": "muted"}, "; ".join(remarks)) if remarks else NOTHING,
     )
 
 
@@ -264,16 +272,15 @@ def _table(variants: Sequence[Variant], shown: Sequence[Variant], view: View) ->
         tags = (element("td", _NUMBER if name in numeric else None, cell) for name, cell in zip(heads, cells))
         return element("tr", {"data-name": one.key}, *tags, element("td", None, one.reason) if reasons else NOTHING)
 
-    about = f"{view.noun}s"
     cause = element("th", {"scope": "col"}, "cause") if reasons else NOTHING
     table = element(
         "table",
         {"class": "rows"},
-        element("caption", {"class": "hidden"}, about),
+        element("caption", {"class": "hidden"}, view.title),
         element("thead", None, element("tr", None, *head, cause)),
         element("tbody", None, *map(row, shown)),
     )
-    return element("div", {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": about}, table)
+    return element("div", {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": view.title}, table)
 
 
 _NUMBER: Final = {"class": "number"}

@@ -811,7 +811,8 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "metric_pieces": "SELECT piece, data FROM metrics WHERE run_id = ? AND key = ? AND number = ? ORDER BY piece",
     "metric_attempts": "SELECT DISTINCT key, number FROM metrics WHERE run_id = ? ORDER BY key, number",
     "last_metric_pieces": "SELECT key, number, data FROM metrics WHERE run_id = ? AND substr(key, 1, ?) = ?"
-    " AND number = (SELECT max(number) FROM metrics AS later WHERE later.run_id = metrics.run_id AND later.key = metrics.key)"
+    " AND number = (SELECT max(number) FROM metrics AS later"
+    " WHERE later.run_id = metrics.run_id AND later.key = metrics.key)"
     " ORDER BY key, piece",
     "log_pieces": "INSERT INTO log_pieces (run_id, number, name, place, size, data) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run_id, number) DO NOTHING",

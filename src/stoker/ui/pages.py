@@ -244,6 +244,7 @@ def _element_values(request: Request, shown: Run, one: Step) -> dict[str, Any]:
         variants_of(request, shown, one),
         request.query_params,
         noun="element",
+        title=f"elements of {one.key}",
         address=lambda more: url(f"/runs/{shown.id}/step", key=one.key, **more),
         page_of=lambda element: runview.step_address(shown.id, element.key),
     )
@@ -501,6 +502,7 @@ def _many_runs(request: Request, runs: Sequence[Run]) -> Response:
         run_variants(runs),
         request.query_params,
         noun="run",
+        title="runs",
         address=lambda more: f"/compare?{urlencode([*pairs, *more.items()])}",
         page_of=lambda run: f"/runs/{run.key}",
     )
@@ -508,9 +510,8 @@ def _many_runs(request: Request, runs: Sequence[Run]) -> Response:
     if "hx-request" in request.headers:
         return _variants_part(request, values)
     section, _ = live(request, "variants_part.html", **values)
-    ids = [run.id for run in runs]
-    title = f"Compare {count_text(len(ids), 'run')} · Stoker"
-    return page(request, "compare_runs.html", title=title, runs=ids, variants=values, variants_section=section)
+    title = f"Compare {count_text(len(runs), 'run')} · Stoker"
+    return page(request, "compare_runs.html", title=title, runs=pairs, variants=values, variants_section=section)
 
 
 # Devices

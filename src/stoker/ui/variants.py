@@ -16,6 +16,7 @@ def variant_values(
     query: Mapping[str, str],
     *,
     noun: str,
+    title: str,
     address: Callable[[Mapping[str, Any]], str],
     page_of: Callable[[Variant], str],
 ) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def variant_values(
         return address(other.as_dict())
 
     start, end = choice.start, choice.start + MOST
-    view = View(choice=choice, noun=noun, address=address_of, page_of=page_of)
+    view = View(choice=choice, noun=noun, title=title, address=address_of, page_of=page_of)
     return {
         "address": address({**choice.as_dict(), "variants": 1}),
         "choice": choice,
@@ -40,7 +41,7 @@ def variant_values(
         "noun": noun,
         "number": len(found),
         "total": len(variants),
-        "figures": variants_part(variants, found[start:end], view),
+        "figures": variants_part(variants, found, view),
         "all": address(evolve(choice, filter="", start=0).as_dict()),
         "failed": address(evolve(choice, filter="status=failed", start=0).as_dict()),
         "running": address(evolve(choice, filter="status=running", start=0).as_dict()),
