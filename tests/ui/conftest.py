@@ -75,6 +75,46 @@ if __name__ == "__main__":
     training()
 '''
 
+SWEEP = """
+import time
+from pathlib import Path
+
+from stoker import log_metrics, pipeline, step
+
+NAMES = ("adam", "sgd", "<script>alert(1)</script>")
+
+@step
+def grid(count: int) -> list:
+    return [
+        {"rate": round(0.01 * 1.5**n, 4), "optimizer": NAMES[n % 3], "net": {"width": 2 ** (n % 4)}}
+        for n in range(count)
+    ]
+
+@step
+def fit(config: dict, hold: str) -> float:
+    loss = 1.0
+    for number in range(40):
+        loss *= 1 - config["rate"] / 4
+        log_metrics({"loss": loss, "accuracy": 1 - loss / 2}, step=number)
+    log_metrics({"final": loss})
+    while hold and not Path(hold).exists():
+        time.sleep(0.05)
+    return loss
+
+@step
+def best(losses: list, momentum: float) -> float:
+    for number, loss in enumerate(sorted(losses, reverse=True)):
+        log_metrics({"loss": loss * momentum}, step=number)
+    return min(losses)
+
+@pipeline
+def sweep(count: int = 12, momentum: float = 0.9, hold: str = ""):
+    best(fit.map(grid(count), hold=hold), momentum)
+
+if __name__ == "__main__":
+    sweep()
+"""
+
 WAIT = """
 import sys, time
 from pathlib import Path
@@ -184,6 +224,8 @@ class Site:
     """The run of two days ago, which succeeded with a batch of 32."""
     bad: str
     """The run of yesterday, whose rank 1 was out of memory with a batch of 64."""
+    sweeps: tuple[str, ...]
+    """Three runs of `sweep` with another momentum each; elements of the later ones are cached."""
 
     def runs(self, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.server.get("/api/v1/runs", **query).json()["runs"]
@@ -219,7 +261,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The server, with one run that succeeded and one that failed."""
     folder = tmp_path_factory.mktemp("ui")
     project = Project(folder / "project", folder / "home")
-    project.write({"train.py": TRAIN, "wait.py": WAIT})
+    project.write({"train.py": TRAIN, "wait.py": WAIT, "sweep.py": SWEEP})
     leases = {"STOKER_LEASES": f"{project.home}-leases"}
     project.stoker("run", "train.py", "--batch", "32", "--tag", "nightly", "--quiet", env=leases)
     good = project.rows("SELECT id FROM runs")[0]["id"]
@@ -227,9 +269,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     bad = project.rows("SELECT id FROM runs ORDER BY created DESC")[0]["id"]
     move(project, good, 2)
     move(project, bad, 1)
+    for momentum in ("0.5", "0.7", "0.9"):
+        project.stoker("run", "sweep.py", "--momentum", momentum, "--quiet", env=leases)
+    sweeps = tuple(row["id"] for row in project.rows("SELECT id FROM runs WHERE pipeline = 'sweep' ORDER BY created"))
+    for place, run in enumerate(sweeps):
+        move(project, run, 3 + len(sweeps) - place)
     server = Server(project, env={"STOKER_SIMULATE": "2xH100-80GB"})  # a page of devices that has some
     try:
-        yield Site(project, server, good, bad)
+        yield Site(project, server, good, bad, sweeps)
         assert "Traceback" not in server.log(), server.log()
     finally:
         server.stop()

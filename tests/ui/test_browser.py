@@ -103,6 +103,9 @@ def pages_of(site: Site) -> dict[str, str]:
         "ui-run": f"/runs/{site.bad}",
         "ui-step": f"/runs/{site.bad}/step?key=train",
         "ui-compare": f"/compare?run={site.good}&run={site.bad}",
+        "ui-sweep": f"/runs/{site.sweeps[0]}",
+        "ui-elements": f"/runs/{site.sweeps[0]}/step?key=fit&sort=loss+last",
+        "ui-runs-compared": compare_address(site),
         "ui-rerun": f"/runs/{site.bad}/rerun",
         "ui-cancel": f"/runs/{site.bad}/cancel",
         "ui-artifact": f"/runs/{site.good}/artifact?key=load&name=images",
@@ -113,6 +116,11 @@ def pages_of(site: Site) -> dict[str, str]:
         "ui-empty": "/runs?text=nothing+like+it",
         "ui-missing": "/runs/nothing",
     }
+
+
+def compare_address(site: Site) -> str:
+    """Three runs side by side."""
+    return "/compare?" + "&".join(f"run={run}" for run in site.sweeps)
 
 
 FOCUSED = """() => {
@@ -232,14 +240,58 @@ def test_a_chart_tells_the_values_under_the_pointer(window: Window) -> None:
     assert not bubble.is_visible()
 
 
-def test_two_runs_can_be_compared_and_no_other_number(window: Window) -> None:
+def test_two_runs_and_more_can_be_compared(window: Window) -> None:
     page = window.open("/runs?tag=nightly")
-    button = page.get_by_role("button", name="Compare the two chosen")
+    button = page.get_by_role("button", name="Compare the chosen")
+    page.locator(f"#pick-{window.site.good}").check()
     assert button.is_disabled()
     for run in (window.site.good, window.site.bad):
         page.locator(f"#pick-{run}").check()
     button.click()
     page.get_by_role("heading", name="Parameters").wait_for()
+
+
+def names(page: Any) -> list[str]:
+    """The elements in the table, from the top."""
+    return page.eval_on_selector_all(".variants tbody tr", "rows => rows.map(row => row.dataset.name)")
+
+
+def test_elements_are_sorted_and_filtered_by_keys_while_the_page_is_looked_at_again(window: Window) -> None:
+    site = window.site
+    site.project.stoker("run", "sweep.py", "--count", "6", "--hold", "let-go", "--detach")
+    run = wait(lambda: site.runs(pipeline="sweep", status="running"))[0]["id"]
+    wait(lambda: "final" in site.server.get(f"/runs/{run}/step", key="fit").text)
+    page = window.open(f"/runs/{run}/step?key=fit")
+    go_to(page, "config.rate")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("sort=config.rate"))
+    page.locator("th[aria-sort=ascending]").wait_for()
+    assert page.evaluate("document.activeElement.innerText").startswith("config.rate"), "the head keeps the focus"
+    page.keyboard.press("Enter")
+    page.locator("th[aria-sort=descending]").wait_for()
+    assert names(page) == [f"fit[{index}]" for index in range(5, -1, -1)]
+    page.locator("#filter").fill("config.rate>=0.02 adam")
+    page.wait_for_function("() => document.querySelectorAll('.variants tbody tr').length === 1")
+    assert names(page) == ["fit[3]"]
+    curves = "() => [...new Set([...document.querySelectorAll('.charts [data-name]')].map(one => one.dataset.name))]"
+    assert page.evaluate(curves) == ["fit[3]"], "the curves of the others are hidden, too"
+    (site.project.folder / "let-go").touch()
+    page.locator(".variants .badge", has_text="succeeded").wait_for()  # it was looked at again
+    assert names(page) == ["fit[3]"] and page.locator("#filter").input_value() == "config.rate>=0.02 adam"
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("config.rate")
+    page.locator("#filter").fill("ratte<1")
+    page.get_by_role("alert").wait_for()
+    assert "nothing is called 'ratte'" in page.get_by_role("alert").inner_text()
+
+
+def test_a_row_lights_its_curve_and_a_curve_its_row(window: Window) -> None:
+    page = window.open(f"/runs/{window.site.sweeps[0]}/step?key=fit")
+    page.locator("tr[data-name='fit[4]']").hover()
+    assert page.locator("path.lit").count() == 3
+    box = page.locator(".charts .chart > svg").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 1)
+    assert page.locator(".bubble .key").inner_text() == "fit[11]"
+    assert page.locator("tr.lit").get_attribute("data-name") == "fit[11]"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -248,7 +300,9 @@ def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path,
     window = Window(browser, site, color_scheme=scheme, bypass_csp=True)
     found = []
     for name, path in pages_of(site).items():
-        if scheme == "dark" and name not in ("ui-run", "ui-step", "ui-compare"):
+        if scheme == "dark" and name not in (
+            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-runs-compared",
+        ):  # fmt: skip
             continue
         page = window.open(path)
         page.add_script_tag(path=str(AXE))
@@ -339,6 +393,15 @@ def test_pages_work_without_scripts(browser: Any, site: Site) -> None:
     page.locator("#log-search").fill("epoch 3")
     page.get_by_role("button", name="Search").click()
     assert page.locator("#lines .line").count() == 2
+    page.goto(f"{site.server.url}/runs/{site.sweeps[0]}/step?key=fit")
+    page.get_by_role("link", name="config.optimizer").first.click()
+    assert page.locator(".colouring strong").inner_text() == "config.optimizer"
+    page.get_by_role("link", name="loss last", exact=True).click()
+    assert names(page)[0] == "fit[11]"
+    page.get_by_label("Filter").fill("width=8")
+    page.get_by_role("button", name="Filter").click()
+    assert names(page) == ["fit[11]", "fit[7]", "fit[3]"]
+    assert page.locator(".colouring strong").inner_text() == "config.optimizer"
     window.close()
 
 

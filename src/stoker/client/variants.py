@@ -277,19 +277,24 @@ Column = Callable[[Variant], Plain | None]
 def column_of(variants: Sequence[Variant], name: str) -> Column:
     """The values of a column: element, status, took, the name of what was given, a metric, or "loss lowest".
 
+    "rate" is "config.rate" too, if no other name ends so.
+
     `UsageError` for any other.
     """
     if name in _OWN:
         return _OWN[name]
-    if name in given_names(variants):
-        return lambda one: one.given.get(name)
+    given = given_names(variants)
+    ends = [one for one in given if one.endswith(f".{name}")]
+    if name in given or len(ends) == 1:
+        full = name if name in given else ends[0]
+        return lambda one: one.given.get(full)
     metrics = metric_names(variants)
     metric, _, which = name.rpartition(" ")
     if which in WHICH and metric in metrics:
         return lambda one: metric_value(one, metric, which)
     if name in metrics:
         return lambda one: metric_value(one, name, "last")
-    known = [*given_names(variants), *metrics, *_OWN]
+    known = [*given, *metrics, *_OWN]
     raise UsageError(f"nothing is called '{name}' here{nearest(name, known)}", fix="write a name that the table has")
 
 

@@ -91,7 +91,7 @@ def variant_charts(variants: Sequence[Variant], found: Sequence[Variant], view: 
     numbers = _numbers([by, *known] if by else known, variants)
     number = min(MOST, len(found))
     some = [found[place * len(found) // number] for place in range(number)]
-    drawn = [_chart(name, variants, some, looks, numbers, view) for name in names[: view.charts]]
+    drawn = [_chart(name, variants, some, looks, numbers, view) for name in names[: view.charts] if number]
     remarks = [f"{number:,} of {len(found):,} are drawn"] if number < len(found) else []
     if len(names) > view.charts:
         remarks.append(f"{count_text(len(names) - view.charts, 'more metric')} in no chart")
