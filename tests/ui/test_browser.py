@@ -260,7 +260,7 @@ def test_elements_are_sorted_and_filtered_by_keys_while_the_page_is_looked_at_ag
     site = window.site
     site.project.stoker("run", "sweep.py", "--count", "6", "--hold", "let-go", "--detach")
     run = wait(lambda: site.runs(pipeline="sweep", status="running"))[0]["id"]
-    wait(lambda: "final" in site.server.get(f"/runs/{run}/step", key="fit").text)
+    wait(lambda: 'class="dot tone-0" d' in site.server.get(f"/runs/{run}/step", key="fit").text)  # others may wait
     page = window.open(f"/runs/{run}/step?key=fit")
     go_to(page, "config.rate")
     page.keyboard.press("Enter")
@@ -270,15 +270,18 @@ def test_elements_are_sorted_and_filtered_by_keys_while_the_page_is_looked_at_ag
     page.keyboard.press("Enter")
     page.locator("th[aria-sort=descending]").wait_for()
     assert names(page) == [f"fit[{index}]" for index in range(5, -1, -1)]
-    page.locator("#filter").fill("config.rate>=0.02 adam")
+    page.locator("#filter").fill("config.rate<0.02 adam")
     page.wait_for_function("() => document.querySelectorAll('.variants tbody tr').length === 1")
-    assert names(page) == ["fit[3]"]
+    assert names(page) == ["fit[0]"]
     curves = "() => [...new Set([...document.querySelectorAll('.charts [data-name]')].map(one => one.dataset.name))]"
-    assert page.evaluate(curves) == ["fit[3]"], "the curves of the others are hidden, too"
+    assert page.evaluate(curves) == ["fit[0]"], "the curves of the others are hidden, too"
     (site.project.folder / "let-go").touch()
     page.locator(".variants .badge", has_text="succeeded").wait_for()  # it was looked at again
-    assert names(page) == ["fit[3]"] and page.locator("#filter").input_value() == "config.rate>=0.02 adam"
+    assert names(page) == ["fit[0]"] and page.locator("#filter").input_value() == "config.rate<0.02 adam"
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("config.rate")
+    page.go_back()
+    page.wait_for_function("() => document.querySelectorAll('.variants tbody tr').length === 6")
+    assert page.locator("#filter").input_value() == "", "the page before is a whole one"
     page.locator("#filter").fill("ratte<1")
     page.get_by_role("alert").wait_for()
     assert "nothing is called 'ratte'" in page.get_by_role("alert").inner_text()
@@ -290,8 +293,8 @@ def test_a_row_lights_its_curve_and_a_curve_its_row(window: Window) -> None:
     assert page.locator("path.lit").count() == 3
     box = page.locator(".charts .chart > svg").first.bounding_box()
     page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 1)
-    assert page.locator(".bubble .key").inner_text() == "fit[11]"
-    assert page.locator("tr.lit").get_attribute("data-name") == "fit[11]"
+    name = page.locator(".bubble .key").inner_text()
+    assert name in ("fit[10]", "fit[11]") and page.locator("tr.lit").get_attribute("data-name") == name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -16,17 +16,20 @@ from stoker.cli.options import run_argument, stack_option
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
+from stoker.client.variants import element_variants
 from stoker.core import receipt_words as words
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.plan.settingtexts import given_settings
 from stoker.report import cards
+from stoker.report.markup import NOTHING
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import code_span, output_parts, plan_of
 from stoker.report.stepcards import components
 from stoker.report.stepreceipts import newest_receipt, run_receipts
 from stoker.report.streams import echo
 from stoker.report.streams import write as write_stream
+from stoker.report.variantfigures import View, elements_part
 from stoker.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
             remark=_fan_out_remark(store, run, step),
             span=(None, None) if step_receipt is None else code_span(step, step_receipt.number),
             metrics=metrics_part(step.metrics),
+            elements=elements_part(element_variants(store, step), View(title="elements")) if step.count else NOTHING,
             results=output_parts(store, step, most=RESULTS)[0],
             settings=given_settings(step_plan) if step_plan is not None else (),
         )

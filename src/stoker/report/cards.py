@@ -52,6 +52,8 @@ class Card:
     """When the step's own code began and ended in the receipt's attempt, in seconds since the epoch."""
     metrics: Html = NOTHING
     """What the step logged of itself."""
+    elements: Html = NOTHING
+    """Of a fan-out: the charts and the table of its elements."""
     results: Html = NOTHING
     """Its results with previews."""
     settings: Sequence[tuple[str, str, str]] = ()
@@ -74,8 +76,8 @@ def page(card: Card) -> str:
             element("p", None, card.remark) if card.remark else NOTHING,
             stepparts.failure_part(failure, unfolded=True) if failure and card.step["status"] == "failed" else NOTHING,
             stepparts.attempt_table(card.step),
-            stepparts.element_table(card.step),
         ),
+        section("Elements", card.elements),
         section("Metrics", card.metrics),
         section("Accelerators", _accelerators(card)),
         section("Results", card.results or table(("result", ""), outputs, caption="results")),

@@ -40,7 +40,7 @@ from stoker.report.receiptfigures import receipt_part
 from stoker.report.stepreceipts import StepReceipt, newest_receipt, run_receipts
 from stoker.report.tables import facts, table
 from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
-from stoker.report.variantfigures import View, variants_part
+from stoker.report.variantfigures import View, elements_part
 from stoker.store.previews import preview
 from stoker.store.store import Store
 
@@ -428,12 +428,8 @@ class _Reading:
         return metrics_part(self._metrics_of(step.key), columns=detail.columns, most=detail.charts)
 
     def _elements(self, step: Step, detail: Detail) -> Html:
-        """The charts of a fan-out's elements, and their table with those first that failed."""
-        variants = self._variants_of(step.key)
-        first = sorted(variants, key=lambda one: one.status != "failed")
-        title = f"elements of {step.key}"
-        view = View(title=title, charts=detail.charts, rows=detail.elements, points=_points(detail))
-        return variants_part(variants, first, view)
+        view = View(title=f"elements of {step.key}", charts=detail.charts, rows=detail.elements, points=_points(detail))
+        return elements_part(self._variants_of(step.key), view)
 
     def _accelerators(self, step: Step, detail: Detail) -> Html:
         if step.count is not None:

@@ -1,4 +1,4 @@
-"""The parts of a page about a step: why it failed, its attempts, elements, results, settings and last lines. Pure.
+"""The parts of a page about a step: why it failed, its attempts, results, settings and last lines. Pure.
 
 They take the JSON of the client (`Step.as_dict`, `Attempt.as_dict`, `Failure.as_dict`), so that any page can show them.
 """
@@ -20,8 +20,6 @@ from stoker.report.tables import facts, table
 
 Document = Mapping[str, Any]
 
-ELEMENTS: Final = 100
-"""Elements of a fan-out in a table; those that failed first."""
 TRACEBACK: Final = 8_000
 """Characters of a traceback, of stacks, of evidence."""
 LINE: Final = 400
@@ -133,27 +131,6 @@ def attempt_table(step: Document) -> Html:
         )
     headers = ("attempt", "status", "on", "job", "waited", "started", "took", "cpu", "peak", "changed", "why it ended")
     return table(headers, rows, right={0, 4, 6, 7, 8}, caption=f"attempts at {step['key']}")
-
-
-def element_table(step: Document) -> Html:
-    """The elements of a fan-out, those that failed first, then in their order; empty for any other step."""
-    elements: Sequence[Document] = step.get("elements") or ()
-    order = sorted(range(len(elements)), key=lambda place: (elements[place]["status"] != "failed", place))
-    rows = [
-        (
-            one["key"],
-            badge(one["status"]),
-            took(one["seconds"]),
-            attempts_text(one["attempt_count"]),
-            *usage_cells(usage_of_document(one["usage"])),
-            f"{one['cause']}: {bounded(one['message'], 200)}".strip(": "),
-        )
-        for one in (elements[place] for place in order[:ELEMENTS])
-    ]
-    left = len(elements) - ELEMENTS
-    more = element("p", {"class": "muted"}, f"… and {count_text(left, 'more element')}") if left > 0 else NOTHING
-    headers = ("element", "status", "took", "attempts", "cpu", "peak", "")
-    return joined([table(headers, rows, right={2, 3, 4, 5}, caption=f"elements of {step['key']}"), more])
 
 
 def output_words(output: Document) -> str:

@@ -76,6 +76,11 @@ def variants_part(variants: Sequence[Variant], found: Sequence[Variant], view: V
     return element("div", {"class": "variants"}, variant_charts(variants, found, view), table)
 
 
+def elements_part(variants: Sequence[Variant], view: View) -> Html:
+    """The elements of a fan-out on a page that stands by itself: in the table those first that failed."""
+    return variants_part(variants, sorted(variants, key=lambda one: one.status != "failed"), view)
+
+
 def variant_charts(variants: Sequence[Variant], found: Sequence[Variant], view: View) -> Html:
     """A chart for each metric, with what the colours say; empty where nothing was logged.
 
@@ -178,8 +183,7 @@ def _colour_links(names: Sequence[str], chosen: str, view: View) -> Html:
 
 def _choosing(address: str, anchor: str, *words: Content) -> Html:
     """A link that makes another choice, in place where there are scripts."""
-    ways = {"href": address, "hx-get": address, "hx-target": "#variants", "hx-push-url": "true"}
-    return element("a", {**ways, "id": anchor}, *words)
+    return element("a", {"href": address, "hx-get": address, "id": anchor}, *words)
 
 
 # Charts

@@ -25,7 +25,7 @@ from stoker.report.variantfigures import MOST
 from stoker.ui import access as rules
 from stoker.ui import actions, compare, lines, previews, rendering, runlist, runview, stepview
 from stoker.ui.lineage import artifact_of, lineage_of, output_of
-from stoker.ui.rendering import is_part, live, page, part, url
+from stoker.ui.rendering import in_place, is_part, live, page, part, url
 from stoker.ui.runlist import RunQuery
 from stoker.ui.state import State
 from stoker.ui.streams import TooManyFollow
@@ -97,7 +97,7 @@ def runs(request: Request) -> Response:
     if is_part(request):
         return part(request, "runs_part.html", **again)
     section, _ = live(request, "runs_part.html", **again)
-    if "hx-request" in request.headers:
+    if in_place(request):
         return HTMLResponse(section.markup)
     words = f"{counts['running']} running · " if counts["running"] else ""
     return page(
@@ -196,7 +196,7 @@ def step(request: Request) -> Response:
     values = _step_values(there, shown, one, attempt)
     title = f"{values['state']} · {one.key} · {shown.pipeline} {shown.id} · Stoker"
     variants = _element_values(request, shown, one) if _shows_variants(request, one) else {}
-    if variants and "hx-request" in request.headers:
+    if variants and in_place(request):
         return _variants_part(request, variants)
     if is_part(request):
         return part(request, "step_part.html", title=title, **values)
@@ -507,7 +507,7 @@ def _many_runs(request: Request, runs: Sequence[Run]) -> Response:
         page_of=lambda run: f"/runs/{run.key}",
     )
     values["again"] = any(run.status not in RUN_DONE for run in runs)
-    if "hx-request" in request.headers:
+    if in_place(request):
         return _variants_part(request, values)
     section, _ = live(request, "variants_part.html", **values)
     title = f"Compare {count_text(len(runs), 'run')} · Stoker"

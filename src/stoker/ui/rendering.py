@@ -91,7 +91,6 @@ def live(
         "hx-trigger": f"every {REFRESH}s",
         "hx-swap": "outerHTML",
         "hx-vals": json.dumps({"seen": seen, "part": 1}),
-        "hx-disinherit": "*",  # links inside ask for pages of their own
     }
     attributes = {"class": "live", "data-state": state or None, "data-icon": favicon(state) if state else None}
     return element("div", {**attributes, **(polling if again else {})}, Html(inner)), seen
@@ -100,6 +99,11 @@ def live(
 def is_part(request: Request) -> bool:
     """Whether a browser asks for a live part of a page that it has."""
     return "hx-request" in request.headers and "part" in request.query_params
+
+
+def in_place(request: Request) -> bool:
+    """Whether a browser asks for what changes on a page that it has, and not for the page, as when it goes back."""
+    return "hx-request" in request.headers and "hx-history-restore-request" not in request.headers
 
 
 def error_page(request: Request, code: int, message: str, fix: str = "") -> HTMLResponse:
