@@ -23,7 +23,8 @@ PIPELINES = """
 
     @step
     def grid(count: int) -> list:
-        return [{"rate": 0.1 * (1 + n), "api_token": "hush-hush-hush", "deep": {"widths": [n, n]}} for n in range(count)]
+        known = {"api_token": "hush-hush-hush"}
+        return [{"rate": 0.1 * (1 + n), **known, "deep": {"widths": [n, n]}} for n in range(count)]
 
     @step
     def fit(config: dict, points: int) -> dict:

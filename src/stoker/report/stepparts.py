@@ -11,7 +11,7 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.client.usage import Usage, usage_of_document
 from stoker.core.plan import LogLine
-from stoker.core.words import attempts_text, bounded, count_text, memory_text, time_text
+from stoker.core.words import bounded, memory_text, time_text
 from stoker.report import ansi
 from stoker.report.badges import badge
 from stoker.report.design import folded, notice, preformatted
