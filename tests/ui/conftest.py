@@ -81,7 +81,7 @@ from pathlib import Path
 
 from stoker import log_metrics, pipeline, step
 
-NAMES = ("adam", "sgd", "<script>alert(1)</script>")
+NAMES = ("adam", "sgd", "lion")
 
 @step
 def grid(count: int) -> list:
@@ -108,7 +108,7 @@ def best(losses: list, momentum: float) -> float:
     return min(losses)
 
 @pipeline
-def sweep(count: int = 12, momentum: float = 0.9, hold: str = ""):
+def sweep(count: int = 12, momentum: float = 0.9, hold: str = "", note: str = ""):
     best(fit.map(grid(count), hold=hold), momentum)
 
 if __name__ == "__main__":
@@ -270,7 +270,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     move(project, good, 2)
     move(project, bad, 1)
     for momentum in ("0.5", "0.7", "0.9"):
-        project.stoker("run", "sweep.py", "--momentum", momentum, "--quiet", env=leases)
+        note = f"<script>alert({momentum})</script>"
+        project.stoker("run", "sweep.py", "--momentum", momentum, "--note", note, "--quiet", env=leases)
     sweeps = tuple(row["id"] for row in project.rows("SELECT id FROM runs WHERE pipeline = 'sweep' ORDER BY created"))
     for place, run in enumerate(sweeps):
         move(project, run, 3 + len(sweeps) - place)

@@ -104,7 +104,7 @@ def pages_of(site: Site) -> dict[str, str]:
         "ui-step": f"/runs/{site.bad}/step?key=train",
         "ui-compare": f"/compare?run={site.good}&run={site.bad}",
         "ui-sweep": f"/runs/{site.sweeps[0]}",
-        "ui-elements": f"/runs/{site.sweeps[0]}/step?key=fit&sort=loss+last",
+        "ui-elements": f"/runs/{site.sweeps[0]}/step?key=fit&sort=-config.rate",
         "ui-runs-compared": compare_address(site),
         "ui-rerun": f"/runs/{site.bad}/rerun",
         "ui-cancel": f"/runs/{site.bad}/cancel",
