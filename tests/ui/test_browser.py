@@ -253,7 +253,8 @@ def test_two_runs_and_more_can_be_compared(window: Window) -> None:
 
 def names(page: Any) -> list[str]:
     """The elements in the table, from the top."""
-    return page.eval_on_selector_all(".variants tbody tr", "rows => rows.map(row => row.dataset.name)")
+    found: list[str] = page.eval_on_selector_all(".variants tbody tr", "rows => rows.map(row => row.dataset.name)")
+    return found
 
 
 def test_elements_are_sorted_and_filtered_by_keys_while_the_page_is_looked_at_again(window: Window) -> None:

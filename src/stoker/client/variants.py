@@ -277,9 +277,7 @@ Column = Callable[[Variant], Plain | None]
 def column_of(variants: Sequence[Variant], name: str) -> Column:
     """The values of a column: element, status, took, the name of what was given, a metric, or "loss lowest".
 
-    "rate" is "config.rate" too, if no other name ends so.
-
-    `UsageError` for any other.
+    "rate" is "config.rate" too, if no other name ends so. `UsageError` for any other.
     """
     if name in _OWN:
         return _OWN[name]
