@@ -69,5 +69,7 @@ def test_it_crosses_into_containers_and_out_of_them(engine: Engine, base_image: 
     (run,) = project.client().runs()
     found = {name: run.steps[f"compare-{number}"].output.load() for number, name in enumerate(NAMES)}
     assert {name: text for name, text in found.items() if text} == {}
-    here = {name: difference(made(name), run.steps[f"make-{number}"].output.load()) for number, name in enumerate(NAMES)}
+    here = {
+        name: difference(made(name), run.steps[f"make-{number}"].output.load()) for number, name in enumerate(NAMES)
+    }
     assert {name: text for name, text in here.items() if text} == {}
