@@ -30,7 +30,7 @@ def test_nodes_of_slurm_are_listed_once_however_many_partitions_they_are_in() ->
         devices=(NodeDevices(model="h100", count=8, free=8),),
     )
     assert (second.name, second.state, second.devices[0].free) == ("gpu03", "mixed", None)
-    assert (third.name, third.count, third.state, third.devices) == ("cpu[1-4]", 4, "down", ())
+    assert (third.name, third.count, third.state, third.devices) == ("cpu[1-4]", 4, "down*", ())
 
 
 def test_nodes_of_kubernetes_have_what_no_pod_asked_for() -> None:

@@ -28,8 +28,8 @@ from tests.fuzz.inputs import VALUES, documents, encoded, json_texts, texts
 
 from stoker import stacks
 from stoker.backends.base.output import Reader
-from stoker.backends.slurm import states
-from stoker.backends.slurm.cluster import parse_facts, seconds
+from stoker.backends.slurm import states, values
+from stoker.backends.slurm.cluster import parse_facts
 from stoker.cli import main as commands
 from stoker.core import accelerators, artifact, imagenames, ladder, plan, retry, units, wire
 from stoker.core.bootspec import BootSpec
@@ -578,7 +578,8 @@ def _read_states(text: str) -> None:
         for row in read(text):
             states.end_status(row, text, memory=1)
     parse_facts(text, text, text, text)
-    seconds(text)
+    for read_value in (values.seconds, values.amount, values.mebibytes, values.gres_of, values.tres_of):
+        read_value(text)
 
 
 def _decode(cls: Any) -> Callable[[str], object]:
@@ -724,6 +725,7 @@ PARSERS: Final[dict[str, Parser]] = {
             "PartitionName=main TotalNodes=2 MaxTime=7-00:00:00 MaxNodes=UNLIMITED Default=YES State=UP",
             "MaxArraySize = 1001",
             "01:00:00",
+            "cpu=4,mem=2000M,gres/gpu:h100=2",
         ),
         parse=_read_states,
         refusals=(),

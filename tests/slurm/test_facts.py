@@ -15,18 +15,10 @@ from tests.servers.sshd import ALIAS, Sshd
 
 from stoker.backends.base.logins import Here, Ran, login
 from stoker.backends.base.platforms import Away
-from stoker.backends.slurm.cluster import (
-    ClusterFacts,
-    Gres,
-    cluster_facts,
-    gres_of,
-    parse_facts,
-    seconds,
-    share_facts,
-    take_facts,
-)
+from stoker.backends.slurm.cluster import ClusterFacts, cluster_facts, parse_facts, share_facts, take_facts
 from stoker.backends.slurm.facts import prove
 from stoker.backends.slurm.settings import SlurmSettings
+from stoker.backends.slurm.values import Gres
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import StepPlan
@@ -68,7 +60,7 @@ def one(login: Any, settings: dict[str, Any] | None = None, **resources: Any) ->
 def test_what_a_cluster_has(cluster: Cluster) -> None:
     found = cluster_facts(Here())
     assert found.version.startswith(cluster.run("sinfo", "--version").stdout.split()[1].rsplit(".", 1)[0])
-    assert found.max_array == 101 and not found.routed
+    assert not found.routed
     assert found.default is not None and found.default.name == "main"
     main, short = found.partitions["main"], found.partitions["short"]
     assert (main.nodes, main.hidden, main.longest, main.usual) == (4, 0, INFINITE, 3600)
@@ -306,25 +298,16 @@ class Printed(Here):
         return Ran(code=0, out=self._config if argv[-1] == "config" else self._answers[argv[0]], err="")
 
 
-def test_numbers_that_are_none_of_slurms_are_not_read() -> None:
-    many = "9" * 5000
-    assert seconds(f"{many}-00:00:00") == seconds(f"{many}:00") == seconds(many) == INFINITE
-    assert gres_of(f"gpu:{many}") == (Gres(name="gpu", type=many, count=1),)
-    groups = f"main|{many}|4|4000|10000|a|(null)|idle|n1\n"
-    facts = parse_facts(groups, f"PartitionName=main TotalNodes={many} MaxTime={many}", f"MaxArraySize = {many}")
-    assert facts.max_array > 0 and facts.partitions["main"].longest == INFINITE
-
-
 def test_what_a_larger_cluster_prints() -> None:
     found = cluster_facts(Printed())
-    assert (found.version, found.max_array) == ("25.05.3", 10001)
+    assert found.version == "25.05.3"
     cpu, gpu, cloud = found.partitions["cpu"], found.partitions["gpu"], found.partitions["cloud"]
-    assert (cpu.longest, cpu.usual, cpu.most_nodes, cpu.least_nodes) == (7 * 86400, INFINITE, 64, 2)
+    assert (cpu.longest, cpu.usual, cpu.most_nodes, cpu.least_nodes) == (7 * 86400, 7 * 86400, 64, 2)
     assert (cpu.node_cpus, cpu.node_memory) == (120, 500000)
     assert cpu.accounts is None and cpu.denied_accounts == frozenset({"guests"})
     assert cpu.qoses == frozenset({"normal", "long"})
     assert gpu.accounts == frozenset({"ml", "phys"}) and gpu.qos == "gpu-limits"
-    assert [group.state for group in gpu.groups] == ["allocated", "down"]
+    assert [group.state for group in gpu.groups] == ["allocated", "down*"]
     assert gpu.groups[1].has("gpu") == 10 and gpu.groups[1].has("gpu", "a100") == 3
     assert gpu.groups[1].has("nvme") == 1024
     assert cpu.groups[0].gres == () and cloud.groups[0].features == frozenset()
@@ -360,29 +343,8 @@ def test_where_the_site_chooses_the_partition_any_may_do() -> None:
 
 def test_a_cluster_that_tells_little() -> None:
     found = parse_facts("", "", "")
-    assert found == ClusterFacts(partitions={}, max_array=1001)
+    assert found == ClusterFacts(partitions={})
     assert found.default is None
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("30", 30), ("00:30:00", 1800), ("7-00:00:00", 604800), ("1-12:00:00", 129600), ("05:00", 300),
-        ("UNLIMITED", INFINITE), ("NONE", INFINITE), ("", INFINITE), ("n/a", INFINITE),
-    ],
-)  # fmt: skip
-def test_limits_of_time(text: str, count: float) -> None:
-    assert seconds(text) == count
-
-
-def test_generic_resources() -> None:
-    assert gres_of("(null)") == gres_of("") == ()
-    assert gres_of("gpu:4(S:0-1,3)") == (Gres(name="gpu", type="", count=4),)
-    assert gres_of("gpu") == (Gres(name="gpu", type="", count=1),)
-    assert gres_of("neuron:16,shard:a100:8") == (
-        Gres(name="neuron", type="", count=16),
-        Gres(name="shard", type="a100", count=8),
-    )
 
 
 def test_a_question_that_was_cut_off_is_asked_once_more(cluster: Cluster) -> None:

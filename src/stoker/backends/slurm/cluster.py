@@ -1,7 +1,7 @@
 """A cluster's partitions with their limits, and its nodes in groups of equal ones, as Slurm's commands print them.
 
 Fields are those of `sinfo` and `scontrol` from Slurm 20.11 to 25.05 (https://slurm.schedmd.com/sinfo.html,
-https://slurm.schedmd.com/scontrol.html); a missing one is no limit.
+https://slurm.schedmd.com/scontrol.html). What is missing, or is not understood, is not known: it refuses nothing.
 """
 
 from __future__ import annotations
@@ -9,78 +9,68 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Final, Iterator, Mapping, Sequence
+from typing import Callable, Final, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import attrs
 
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.base.platforms import Away
+from stoker.backends.slurm.values import NOTHING, UNLIMITED, Gres, amount, gres_of, mebibytes, seconds
 from stoker.core.errors import BackendError
 
 FRESH: Final = 60.0
 """Seconds for which facts are kept: a cluster changes by the day, a plan is made in seconds."""
-UNLIMITED: Final = float("inf")
 _GROUPS: Final = ("sinfo", "--all", "--noheader", "--exact", "--format=%R|%D|%c|%m|%d|%f|%G|%T|%N")
 _PARTITIONS: Final = ("scontrol", "--all", "--oneliner", "show", "partition")
 _CONFIG: Final = ("scontrol", "show", "config")
 _ENVIRONMENT: Final = ("env",)
-_NOTHING: Final = frozenset({"", "(null)", "N/A", "NONE", "n/a", "(null type)"})
-_WHOLE: Final = re.compile(r"[0-9]{1,20}")
-"""Slurm's numbers have 64 bits: at most 20 digits."""
-_FACTORS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-"""Suffixes of a count of GRES: https://slurm.schedmd.com/gres.conf.html#OPT_Count"""
-
-
-@attrs.frozen(kw_only=True)
-class Gres:
-    """A generic resource of each node of a group."""
-
-    name: str
-    """Such as "gpu"."""
-    type: str
-    """Such as "h100"; empty where it has none."""
-    count: int
 
 
 @attrs.frozen(kw_only=True)
 class Group:
-    """Nodes of a partition that are alike; the values are those of each node."""
+    """Nodes of a partition that are alike; the values are those of each node, and None where they are not known."""
 
     partition: str
     nodes: int
     """How many they are."""
-    cpus: int
-    memory: int
+    cpus: float | None
+    memory: float | None
     """MiB."""
-    disk: int
+    disk: float | None
     """MiB."""
     features: frozenset[str]
     gres: tuple[Gres, ...]
     state: str
+    """Slurm's word with its mark: "idle*" is one that does not answer, "idle~" one that is off."""
     names: str = ""
     """The nodes' names as Slurm lists them."""
+    unread: Mapping[str, str] = attrs.field(factory=dict)
+    """What of it is not understood: by what it would be, the text."""
 
-    def has(self, name: str, type: str = "") -> int:
-        """How many of a resource each node has, of a type or of any."""
-        return sum(gres.count for gres in self.gres if gres.name == name and type in ("", gres.type))
+    def has(self, name: str, type: str = "") -> float:
+        """How many of a resource each node has at most, of a type or of any: no limit where that is not known."""
+        counts = [gres.count for gres in self.gres if gres.name == name and type in ("", gres.type)]
+        return sum(UNLIMITED if count is None else count for count in counts)
 
 
 @attrs.frozen(kw_only=True)
 class Partition:
-    """A partition, with its limits for one job."""
+    """A partition, with its limits for one job; a limit that is not understood is none."""
 
     name: str
     default: bool = False
     """Whether jobs that name no partition go to it."""
-    state: str = "UP"
-    nodes: int = 0
-    least_nodes: int = 0
+    state: str = ""
+    """Empty where it is not told."""
+    nodes: float | None = None
+    """None where it is not known."""
+    least_nodes: float = 0
     most_nodes: float = UNLIMITED
-    longest: float = UNLIMITED
-    """The longest time limit of a job, in seconds."""
-    usual: float = UNLIMITED
-    """The time limit of a job that names none, in seconds."""
+    longest: float | None = None
+    """The longest time limit of a job, in seconds; None where it is not known."""
+    usual: float | None = None
+    """The time limit of a job that names none, in seconds; None where it is not known."""
     node_cpus: float = UNLIMITED
     """CPUs of one node that a job may have."""
     node_memory: float = UNLIMITED
@@ -95,11 +85,13 @@ class Partition:
     denied_qoses: frozenset[str] = frozenset()
     groups: tuple[Group, ...] = ()
     """Its nodes, as far as Slurm shows them."""
+    unread: Mapping[str, str] = attrs.field(factory=dict)
+    """What of it is not understood: Slurm's name for it, and the text."""
 
     @property
-    def hidden(self) -> int:
-        """How many of its nodes Slurm does not show now, such as cloud nodes that are off."""
-        return max(0, self.nodes - sum(group.nodes for group in self.groups))
+    def hidden(self) -> float:
+        """How many of its nodes Slurm does not show now, such as cloud nodes that are off; any where none is told."""
+        return UNLIMITED if self.nodes is None else max(0, self.nodes - sum(group.nodes for group in self.groups))
 
 
 @attrs.frozen(kw_only=True)
@@ -109,8 +101,6 @@ class ClusterFacts:
     partitions: Mapping[str, Partition]
     version: str = ""
     """Slurm's."""
-    max_array: int = 1001
-    """MaxArraySize."""
     routed: bool = False
     """Whether a plugin of the site's may send a job to another partition than the default one."""
     limited: bool = False
@@ -176,35 +166,10 @@ def parse_facts(groups: str, partitions: str, config: str, environment: str = ""
     return ClusterFacts(
         partitions=by_name,
         version=config_values.get("SLURM_VERSION", ""),
-        max_array=int(_number(config_values.get("MaxArraySize", ""), 1001)),
-        routed=any(text not in _NOTHING for text in plugins),
+        routed=any(text not in NOTHING for text in plugins),
         limited=bool({"limits", "safe"} & set(config_values.get("AccountingStorageEnforce", "").split(","))),
         environment={name: text for name, text in map(_pair, environment.splitlines()) if name.startswith("SBATCH_")},
     )
-
-
-def seconds(text: str) -> float:
-    """The seconds of a time limit as Slurm writes it: "7-00:00:00", "00:30:00", "30:00", "UNLIMITED"."""
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
-    if not all(map(_WHOLE.fullmatch, parts)) or (dash and not _WHOLE.fullmatch(days)):
-        return UNLIMITED
-    hours, minutes, last = (["0"] * (3 - len(parts)) + parts)[:3]
-    return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(last)
-
-
-def gres_of(text: str) -> tuple[Gres, ...]:
-    """The resources of a text such as "gpu:h100:4(S:0-1),gpu:a100:2,neuron:16"; `no_consume` is part of no type."""
-    entries = []
-    for entry in re.split(r",(?![^(]*\))", text):
-        words = re.sub(r"\(.*", "", entry.strip()).split(":")
-        if words[0] in _NOTHING or words[0].startswith("("):
-            continue
-        amount = re.fullmatch(r"([0-9]{1,20})([KMGT]?)", words[-1]) if len(words) > 1 else None
-        count = int(amount[1]) * _FACTORS[amount[2]] if amount is not None else 1
-        types = [word for word in (words[1:-1] if amount is not None else words[1:]) if word != "no_consume"]
-        entries.append(Gres(name=words[0], type=":".join(types), count=count))
-    return tuple(entries)
 
 
 def _output_of(login: Login, command: Sequence[str]) -> str:
@@ -227,16 +192,26 @@ def _groups(text: str) -> Iterator[Group]:
         if len(words) != 9:
             continue
         partition, nodes, cpus, memory, disk, features, gres, state, names = words
+        count = amount(nodes)
+        if count is None:
+            continue  # then the partition has nodes that are not seen
+        values = {"CPUs": (cpus, amount(cpus)), "MB of memory": (memory, mebibytes(memory))}
+        values["MB of disk"] = (disk, mebibytes(disk))
+        resources = gres_of(gres)
         yield Group(
             partition=partition,
-            nodes=int(_number(nodes)),
-            cpus=int(_number(cpus)),
-            memory=int(_number(memory)),
-            disk=int(_number(disk)),
+            nodes=int(count),
+            cpus=values["CPUs"][1],
+            memory=values["MB of memory"][1],
+            disk=values["MB of disk"][1],
             features=_names(features) or frozenset(),
-            gres=gres_of(gres),
-            state=state.rstrip("*~#!%$@^-+").lower(),  # marks of its state, such as `*` for one that does not answer
+            gres=resources,
+            state=state.lower(),
             names=names,
+            unread={
+                **{name: text for name, (text, value) in values.items() if value is None},
+                **({"GRES": gres} if any(one.count is None for one in resources) else {}),
+            },
         )
 
 
@@ -244,23 +219,38 @@ def _partition(fields: Mapping[str, str], groups: Mapping[str, Sequence[Group]])
     name = fields.get("PartitionName", "")
     if not name:
         return None
+    unread: dict[str, str] = {}
+
+    def read(field: str, parse: Callable[[str], float | None]) -> float | None:
+        """The value of a field; None, too, for one that is not there."""
+        value = parse(fields[field]) if field in fields else None
+        if value is None and fields.get(field, "") not in NOTHING:
+            unread[field] = fields[field]
+        return value
+
+    def most(field: str, parse: Callable[[str], float | None] = amount) -> float:
+        value = read(field, parse)
+        return UNLIMITED if value is None else value
+
+    longest = read("MaxTime", seconds)
     return Partition(
         name=name,
         default=fields.get("Default") == "YES",
-        state=fields.get("State", "UP").upper(),
-        nodes=int(_number(fields.get("TotalNodes", ""))),
-        least_nodes=int(_number(fields.get("MinNodes", ""))),
-        most_nodes=_number(fields.get("MaxNodes", ""), UNLIMITED),
-        longest=seconds(fields.get("MaxTime", "")),
-        usual=seconds(fields.get("DefaultTime", "")),
-        node_cpus=_number(fields.get("MaxCPUsPerNode", ""), UNLIMITED),
-        node_memory=_number(fields.get("MaxMemPerNode", ""), UNLIMITED) or UNLIMITED,
-        qos="" if fields.get("QoS", "") in _NOTHING else fields["QoS"],
+        state=fields.get("State", "").upper(),
+        nodes=read("TotalNodes", amount),
+        least_nodes=read("MinNodes", amount) or 0,
+        most_nodes=most("MaxNodes"),
+        longest=longest,
+        usual=longest if fields.get("DefaultTime") == "NONE" else read("DefaultTime", seconds),
+        node_cpus=most("MaxCPUsPerNode"),
+        node_memory=most("MaxMemPerNode", mebibytes) or UNLIMITED,
+        qos="" if fields.get("QoS", "") in NOTHING else fields["QoS"],
         accounts=_names(fields.get("AllowAccounts", "ALL")),
         denied_accounts=_names(fields.get("DenyAccounts", "")) or frozenset(),
         qoses=_names(fields.get("AllowQos", "ALL")),
         denied_qoses=_names(fields.get("DenyQos", "")) or frozenset(),
         groups=tuple(groups.get(name, ())),
+        unread=unread,
     )
 
 
@@ -268,13 +258,7 @@ def _names(text: str) -> frozenset[str] | None:
     """Names between commas; None for all of them."""
     if text.upper() == "ALL":
         return None
-    return frozenset(name for name in text.split(",") if name and name not in _NOTHING)
-
-
-def _number(text: str, default: float = 0) -> float:
-    """The number that a text begins with: "4", "4+", "4000M"."""
-    match = _WHOLE.match(text)
-    return int(match[0]) if match else default
+    return frozenset(name for name in text.split(",") if name and name not in NOTHING)
 
 
 def _pair(line: str) -> tuple[str, str]:

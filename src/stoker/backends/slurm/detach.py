@@ -18,10 +18,11 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import LEFT, RESTARTED_BY
 from stoker.backends.base.logins import Login, login
-from stoker.backends.slurm.cluster import UNLIMITED, ClusterFacts, cluster_facts
+from stoker.backends.slurm.cluster import ClusterFacts, cluster_facts
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.script import SCRIPT, time_text
 from stoker.backends.slurm.settings import DRIVER_MEMORY, SlurmSettings
+from stoker.backends.slurm.values import UNLIMITED
 from stoker.core.errors import EXIT_INFRASTRUCTURE, UsageError
 
 _MIB: Final = 1 << 20
@@ -165,4 +166,5 @@ def longest(cluster: ClusterFacts, partitions: str | None) -> float | None:
         else [partition.name for partition in cluster.partitions.values() if partition.default]
     )
     limits = [cluster.partitions[name].longest for name in names if name in cluster.partitions]
-    return min(limits) if limits and len(limits) == len(names) else None
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known and len(known) == len(names) else None

@@ -17,18 +17,19 @@ import attrs
 
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.base.platforms import Away
-from stoker.backends.slurm.cluster import UNLIMITED, ClusterFacts, Gres, Group, Partition, cluster_facts, gres_of
+from stoker.backends.slurm.cluster import ClusterFacts, Group, Partition, cluster_facts
 from stoker.backends.slurm.devices import DeviceRequest, device_request
 from stoker.backends.slurm.environment import node_python
 from stoker.backends.slurm.limits import JobRequest, Limits
 from stoker.backends.slurm.script import arguments, image_of, time_limit
 from stoker.backends.slurm.settings import SlurmSettings
+from stoker.backends.slurm.values import UNLIMITED, Gres, gres_of
 from stoker.core.accelerators import Accelerator
 from stoker.core.errors import BackendError, nearest
-from stoker.core.findings import Finding, Level, errors
+from stoker.core.findings import Finding, Level, Reporter, errors
 from stoker.core.plan import Job, StepPlan, reporter_of
 from stoker.core.units import duration_text, size_text
-from stoker.core.words import count_text, memory_text
+from stoker.core.words import count_text, memory_text, shown
 from stoker.store.filesystems import store_package
 
 NO_ANSWER: Final = "STK170"
@@ -42,6 +43,7 @@ TOO_LONG: Final = "STK177"
 NOT_YOURS: Final = "STK178"
 REFUSED: Final = "STK179"
 ABOVE_LIMIT: Final = "STK270"
+NOT_READ: Final = "STK271"
 NO_PACKAGE: Final = "STK261"
 SOON: Final = 10.0
 """Seconds within which a cluster that did not answer is asked once more; one that took longer is away."""
@@ -143,6 +145,24 @@ def _findings(
         if not errors(findings):
             yield from test_submission(step, settings[step.key], login, tried)
     yield from _check_store(steps, settings, login, store)
+    if steps:
+        yield from _unread(cluster, reporter_of(steps[0]))
+
+
+def _unread(cluster: ClusterFacts, report: Reporter) -> Iterator[Finding]:
+    """What the cluster says of itself and is not understood, which is told once."""
+    unread = {
+        f"{name}={shown(text)} of {where}": None
+        for partition in cluster.partitions.values()
+        for where, texts in (
+            (f"the partition '{partition.name}'", partition.unread),
+            *((f"the nodes {group.names}", group.unread) for group in partition.groups),
+        )
+        for name, text in texts.items()
+    }
+    if unread:
+        why = "what is not known refuses no step: Slurm itself decides"
+        yield report.info(NOT_READ, f"does not understand what Slurm says: {', '.join(unread)}", why)
 
 
 def _check_store(
@@ -210,10 +230,9 @@ def _check_accounts(step: StepPlan, request: _Request, cluster: ClusterFacts, li
     amounts: dict[str, float] = {"node": request.nodes, "cpu": request.nodes * max(1, request.cpus)}
     if request.memory:
         amounts["mem"] = request.nodes * request.memory
-    for entry in request.gres:
-        for gres in gres_of(entry):
-            for name in {f"gres/{gres.name}", f"gres/{gres.name}:{gres.type}" if gres.type else f"gres/{gres.name}"}:
-                amounts[name] = amounts.get(name, 0) + request.nodes * gres.count
+    for _, gres, count in _wanted(request):
+        for name in {f"gres/{gres.name}", f"gres/{gres.name}:{gres.type}" if gres.type else f"gres/{gres.name}"}:
+            amounts[name] = amounts.get(name, 0) + request.nodes * count
     names = settings.get("partition", environment.get("SBATCH_PARTITION", ""))
     default = cluster.default.name if cluster.default is not None else ""
     above = limits.excess(
@@ -338,7 +357,7 @@ def _check_limits(request: _Request, partition: Partition) -> Iterator[_Refusal]
     where = f"the partition '{partition.name}'"
     if request.lifted or partition.qos:
         return  # Slurm itself decides
-    if request.seconds is not None and request.seconds > partition.longest:
+    if request.seconds is not None and partition.longest is not None and request.seconds > partition.longest:
         longest = duration_text(partition.longest)
         yield _Refusal(
             code=TOO_LONG,
@@ -351,8 +370,8 @@ def _check_limits(request: _Request, partition: Partition) -> Iterator[_Refusal]
         what = f"asks for {count_text(request.nodes, 'node')}; {where} gives one job {most} at most"
         yield _Refusal(code=TOO_MANY_NODES, what=what, why="its MaxNodes says so", fix=f"resources.nodes={most}")
     if request.nodes < partition.least_nodes:
-        what = f"asks for {count_text(request.nodes, 'node')}; {where} gives one job {partition.least_nodes} at least"
-        fix = f"resources.nodes={partition.least_nodes}"
+        what = f"asks for {count_text(request.nodes, 'node')}; {where} gives one job {partition.least_nodes:g} at least"
+        fix = f"resources.nodes={partition.least_nodes:g}"
         yield _Refusal(code=TOO_MANY_NODES, what=what, why="its MinNodes says so", fix=fix)
 
 
@@ -369,28 +388,33 @@ def _check_features(request: _Request, partition: Partition) -> Iterator[_Refusa
             )
 
 
-def _check_devices(request: _Request, partition: Partition) -> Iterator[_Refusal]:
+def _wanted(request: _Request) -> Iterator[tuple[str, Gres, float]]:
+    """The entries of a request's generic resources, with their counts."""
     for entry in request.gres:
         for gres in gres_of(entry):
-            if any(group.has(gres.name, gres.type) >= gres.count for group in partition.groups):
-                continue
-            most = max(group.has(gres.name, gres.type) for group in partition.groups)
-            kinds = sorted(
-                {other.type for group in partition.groups for other in group.gres if other.name == gres.name}
-            )
-            if most:
-                what = f"asks for {entry} on a node; nodes of the partition '{partition.name}' have {most} at most"
-                why = "a step is never silently given less than it asks for"
-                fix = _fewer(gres, most, request)
-            elif not kinds:
-                names = sorted({other.name for group in partition.groups for other in group.gres})
-                what = f"asks for {entry}; no node of the partition '{partition.name}' has a {gres.name}"
-                why = f"they have {', '.join(names)}" if names else "they have no generic resources"
-                fix = "resources.gpu_count=null" if gres.name == "gpu" else "resources.extended=null"
-            else:
-                what = f"asks for {gres.name} of the type '{gres.type}', which the partition '{partition.name}' lacks"
-                why, fix = _types(gres.type, kinds, request)
-            yield _Refusal(code=NO_DEVICES, what=what, why=why, fix=fix)
+            if gres.count is not None:
+                yield entry, gres, gres.count
+
+
+def _check_devices(request: _Request, partition: Partition) -> Iterator[_Refusal]:
+    for entry, gres, count in _wanted(request):
+        most = max(group.has(gres.name, gres.type) for group in partition.groups)
+        if most >= count:
+            continue
+        kinds = sorted({other.type for group in partition.groups for other in group.gres if other.name == gres.name})
+        if most:
+            what = f"asks for {entry} on a node; nodes of the partition '{partition.name}' have {most:g} at most"
+            why = "a step is never silently given less than it asks for"
+            fix = _fewer(gres, int(most), request)
+        elif not kinds:
+            names = sorted({other.name for group in partition.groups for other in group.gres})
+            what = f"asks for {entry}; no node of the partition '{partition.name}' has a {gres.name}"
+            why = f"they have {', '.join(names)}" if names else "they have no generic resources"
+            fix = "resources.gpu_count=null" if gres.name == "gpu" else "resources.extended=null"
+        else:
+            what = f"asks for {gres.name} of the type '{gres.type}', which the partition '{partition.name}' lacks"
+            why, fix = _types(gres.type, kinds, request)
+        yield _Refusal(code=NO_DEVICES, what=what, why=why, fix=fix)
 
 
 def _fewer(gres: Gres, most: int, request: _Request) -> str:
@@ -418,15 +442,16 @@ def _types(type: str, kinds: Sequence[str], request: _Request) -> tuple[str, str
 def _check_size(request: _Request, partition: Partition) -> Iterator[_Refusal]:
     """CPUs, memory and disk of one node, each by itself."""
     overcommitted = _OWN_LIMITS & set(request.settings.get("options", {}))
-    rows: tuple[tuple[str, int, Callable[[Group], int], float, str], ...] = (
+    rows: tuple[tuple[str, int, Callable[[Group], float | None], float, str], ...] = (
         ("cpu_count", 0 if overcommitted else request.cpus, lambda group: group.cpus, partition.node_cpus, "CPUs"),
         ("memory", request.memory, lambda group: group.memory, partition.node_memory, "of memory"),
         ("disk", request.disk, lambda group: group.disk, UNLIMITED, "of disk"),
     )
     for field, amount, of, limit, noun in rows:
-        most = int(min(max(of(group) for group in partition.groups), limit))
+        highest = min(max(_most(of(group)) for group in partition.groups), limit)
         as_text, exact = (str, str) if field == "cpu_count" else (_memory, _mib)
-        if amount > most:
+        if amount > highest:
+            most = int(highest)
             yield _Refusal(
                 code=NO_NODE,
                 what=f"asks for {as_text(amount)} {noun} on a node; those of the partition '{partition.name}' have "
@@ -449,7 +474,7 @@ def _check_node_count(request: _Request, partition: Partition) -> Iterator[_Refu
         )
     elif nodes < request.nodes:
         what = f"asks for {request.nodes} nodes; {count_text(nodes, 'node')} of the partition '{partition.name}' "
-        what += "would do" if nodes < partition.nodes else "are all there are"
+        what += "would do" if nodes < _most(partition.nodes) else "are all there are"
         yield _Refusal(
             code=TOO_MANY_NODES,
             what=what,
@@ -461,22 +486,25 @@ def _check_node_count(request: _Request, partition: Partition) -> Iterator[_Refu
 def _fits(request: _Request, group: Group) -> bool:
     simple = not set(request.devices.constraint) & set("|[]()*!")
     return (
-        (request.cpus <= group.cpus or "overcommit" in request.settings.get("options", {}))
-        and request.memory <= group.memory
-        and request.disk <= group.disk
-        and all(group.has(gres.name, gres.type) >= gres.count for entry in request.gres for gres in gres_of(entry))
+        (request.cpus <= _most(group.cpus) or "overcommit" in request.settings.get("options", {}))
+        and request.memory <= _most(group.memory)
+        and request.disk <= _most(group.disk)
+        and all(group.has(gres.name, gres.type) >= count for _, gres, count in _wanted(request))
         and (not simple or set(_names(request.devices.constraint)) <= group.features)
     )
+
+
+def _most(number: float | None) -> float:
+    """The most that there may be: no limit where it is not known."""
+    return UNLIMITED if number is None else number
 
 
 def _nearest(request: _Request, partition: Partition) -> Group:
     """The group of nodes that has most of a request."""
 
-    def score(group: Group) -> tuple[bool, int, int]:
-        has_gres = all(
-            group.has(gres.name, gres.type) >= gres.count for entry in request.gres for gres in gres_of(entry)
-        )
-        return has_gres, min(group.cpus, request.cpus), min(group.memory, request.memory)
+    def score(group: Group) -> tuple[bool, float, float]:
+        has_gres = all(group.has(gres.name, gres.type) >= count for _, gres, count in _wanted(request))
+        return has_gres, min(_most(group.cpus), request.cpus), min(_most(group.memory), request.memory)
 
     return max(partition.groups, key=score)
 
@@ -494,10 +522,11 @@ def _text(request: _Request) -> str:
 
 
 def _describe(group: Group) -> str:
-    gres = [
-        f"{item.name}:{item.type}:{item.count}" if item.type else f"{item.name}:{item.count}" for item in group.gres
-    ]
-    return ", ".join([count_text(group.cpus, "CPU"), _memory(group.memory), *gres, *sorted(group.features)])
+    cpus = [] if group.cpus is None else [count_text(int(group.cpus), "CPU")]
+    memory = [] if group.memory is None else [_memory(int(group.memory))]
+    counts = ("?" if item.count is None else f"{item.count:g}" for item in group.gres)
+    gres = [":".join(filter(None, (item.name, item.type, count))) for item, count in zip(group.gres, counts)]
+    return ", ".join([*cpus, *memory, *gres, *sorted(group.features)])
 
 
 def _memory(amount: int) -> str:

@@ -13,8 +13,9 @@ from typing import Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.logins import Login
-from stoker.backends.slurm.cluster import cluster_facts, seconds
+from stoker.backends.slurm.cluster import cluster_facts
 from stoker.backends.slurm.states import fields_of
+from stoker.backends.slurm.values import UNLIMITED, seconds, tres_of
 from stoker.core.units import duration_text, size_text
 from stoker.core.words import count_text
 
@@ -35,8 +36,6 @@ _OF_ACCOUNTS: Final = ("GrpTRES", "MaxTRES", "MaxTRESPerNode")
 _LEVELS: Final = 10
 """Accounts above each other that are looked at, at most; a tree that is deeper is damaged."""
 _MIB: Final = 1 << 20
-_UNITS: Final = {"": 1, "K": 1 / 1024, "M": 1, "G": 1 << 10, "T": 1 << 20, "P": 1 << 30}
-"""Suffix of an amount of memory → MiB. Without one it is in MiB: https://slurm.schedmd.com/sacctmgr.html"""
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +44,8 @@ class JobRequest:
 
     amounts: Mapping[str, float]
     """By Slurm's names, "cpu", "mem" in MiB, "node", "gres/gpu": of all its nodes."""
-    nodes: int = 1
+    nodes: int | None = 1
+    """None where it is not known."""
     seconds: float | None = None
     """Its time limit; None where it is not known."""
     qos: str = ""
@@ -62,10 +62,10 @@ class LimitRow:
 
     name: str
     """In words: "the QOS 'small'"."""
-    limits: Mapping[str, Mapping[str, float]]
-    """Kind → resource → the most."""
+    limits: Mapping[str, Mapping[str, float | None]]
+    """Kind → resource → the most; None for a limit that is not understood, which counts and refuses nothing."""
     longest: float | None = None
-    """Seconds of a job, at most; None for no limit."""
+    """Seconds of a job, at most; None for no limit, and endless for one that is not understood."""
     over_partition: bool = False
     """Whether it goes before the partition's QOS (the flag OverPartQOS)."""
 
@@ -94,14 +94,16 @@ def excess(request: JobRequest, qos: Sequence[LimitRow], accounts: Sequence[Limi
     ordered = sorted(qos, key=lambda row: not row.over_partition)
     for name, amount in request.amounts.items():
         for kind, (whose, per_node) in _KINDS.items():
-            asked = amount / max(1, request.nodes) if per_node else amount
+            if per_node and request.nodes is None:
+                continue
+            asked = amount / max(1, request.nodes or 1) if per_node else amount
             rows = [row for row in ordered if name in row.limits.get(kind, {})][:1]
             # An account's own most for a job goes before that of the accounts above it; a group's holds at each level.
             above = [row for row in accounts if name in row.limits.get(kind, {})]
             rows = rows or (above if kind == "GrpTRES" else above[:1])
             for row in rows:
                 most = row.limits[kind][name]
-                if asked > most:
+                if most is not None and asked > most:
                     gives = f"{row.name} gives {whose} {_amount(name, most)} at most ({kind})"
                     on = " on a node" if per_node else ""
                     return Excess(asks=_amount(name, asked) + on, gives=gives, name=name, most=most)
@@ -123,27 +125,16 @@ def job_requests(text: str) -> Iterator[JobRequest]:
         tres = fields.get("ReqTRES", fields.get("TRES", ""))
         if not fields.get("JobId") or not tres:
             continue
-        amounts = amounts_of(tres)
+        amounts = {name: amount for name, amount in tres_of(tres).items() if amount is not None}
         limit = seconds(fields.get("TimeLimit", ""))
         yield JobRequest(
             amounts=amounts,
-            nodes=int(amounts.get("node", 1)),
-            seconds=None if limit == float("inf") else limit,
+            nodes=int(amounts["node"]) if "node" in amounts else None,
+            seconds=None if limit == UNLIMITED else limit,
             qos=_name(fields.get("QOS", "")),
             account=_name(fields.get("Account", "")),
             partitions=tuple(filter(None, _name(fields.get("Partition", "")).split(","))),
         )
-
-
-def amounts_of(text: str) -> dict[str, float]:
-    """The amounts of a text such as "cpu=4,mem=2000M,gres/gpu:h100=2"; -1 is no limit and left out."""
-    amounts = {}
-    for entry in text.split(","):
-        name, mark, value = entry.partition("=")
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", value.strip())
-        if mark and match:
-            amounts[name.strip()] = float(match[1]) * (_UNITS[match[2]] if name.strip() == "mem" else 1)
-    return amounts
 
 
 class Limits:
@@ -243,11 +234,11 @@ class Limits:
 
 
 def _limit_row(name: str, row: Mapping[str, str], kinds: Iterable[str]) -> LimitRow:
-    longest = seconds(row["MaxWall"]) if row.get("MaxWall") else None
+    longest = seconds(row.get("MaxWall", ""))
     return LimitRow(
         name=name,
-        limits={kind: amounts_of(row.get(kind, "")) for kind in kinds},
-        longest=None if longest == float("inf") else longest,
+        limits={kind: tres_of(row.get(kind, "")) for kind in kinds},
+        longest=UNLIMITED if longest is None and row.get("MaxWall") else longest,
         over_partition="OverPartQOS" in row.get("Flags", ""),
     )
 

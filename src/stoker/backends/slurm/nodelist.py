@@ -30,18 +30,21 @@ def nodes_of(groups: Iterable[Group]) -> list[PlatformNode]:
 
 def _node(same: Sequence[Group]) -> PlatformNode:
     group = same[0]
+    unread = (f"{name}={text} is not understood" for name, text in group.unread.items())
     return PlatformNode(
         name=group.names,
         count=group.nodes,
-        state=group.state,
+        state=", ".join([group.state, *unread]),
         group=", ".join(one.partition for one in same),
-        cpus=group.cpus or None,
-        memory=group.memory * 2**20 or None,
+        cpus=group.cpus,
+        memory=None if group.memory is None else int(group.memory * 2**20),
         devices=tuple(
-            # On an idle node no job runs. How many are taken on others, these commands do not tell.
+            # On a node that is idle without any mark no job runs. How many are taken on others, these commands do not
+            # tell.
             NodeDevices(
                 model=gres.type or gres.name, count=gres.count, free=gres.count if group.state == "idle" else None
             )
             for gres in group.gres
+            if gres.count is not None
         ),
     )

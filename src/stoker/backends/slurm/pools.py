@@ -155,7 +155,7 @@ class Pools:
         partitions = [cluster.partitions.get(name) for name in names.split(",") if name]
         if not partitions and not cluster.routed:
             partitions = [cluster.default]
-        limits = [None if one is None else min(one.usual, one.longest) for one in partitions]
+        limits = [limit for one in partitions for limit in ((None, None) if one is None else (one.usual, one.longest))]
         return None if not limits or None in limits else min(limit for limit in limits if limit is not None)
 
     def _append(self, pool: JobPool, data: bytes) -> None:

@@ -119,12 +119,14 @@ def _partition_check(settings: SlurmSettings, facts: ClusterFacts) -> Check:
 
 
 def _partition_text(partition: Partition) -> str:
-    kinds: dict[str, int] = {}
+    kinds: dict[str, float | None] = {}
     for group in partition.groups:
         for gres in group.gres:
             kind = f"{gres.name}:{gres.type}" if gres.type else gres.name
-            kinds[kind] = kinds.get(kind, 0) + gres.count * group.nodes
-    devices = ", ".join(f"{count} × {kind}" for kind, count in sorted(kinds.items())) or "no GRES"
+            before = kinds.get(kind, 0)
+            kinds[kind] = None if before is None or gres.count is None else before + gres.count * group.nodes
+    counted = (f"{'?' if count is None else f'{count:g}'} × {kind}" for kind, count in sorted(kinds.items()))
+    devices = ", ".join(counted) or "no GRES"
     nodes = count_text(sum(group.nodes for group in partition.groups), "node")
     return f"{partition.name}{' (default)' if partition.default else ''}: {nodes}, {devices}"
 
@@ -135,16 +137,20 @@ def _login_checks(machine: Login, folder: str) -> Iterator[Check]:
     ran = machine.run(["sh", "-c", f"date +%s; {_DISK.format(folder=shlex.quote(folder))}"])
     after = time.time()
     lines = ran.out.split()
-    if ran.code or len(lines) != 2 or not all(line.isdigit() for line in lines):
+    if ran.code or len(lines) != 2 or not all(line.isdecimal() for line in lines):
         yield Check(name="folder", found=folder, problem=f"its disk cannot be looked at: {ran.err.strip()}")
         return
-    yield _disk_check("folder", folder, int(lines[1]) * 1024)
+    yield _disk_check("folder", folder, lines[1])
     now = int(lines[0])
     skew = now - after if now > after else now + 1 - before if now + 1 < before else 0.0
     yield _clock_check("clock", skew)
 
 
-def _disk_check(name: str, folder: str, free: int) -> Check:
+def _disk_check(name: str, folder: str, kibibytes: str) -> Check:
+    """The room on a disk, by what `_DISK` printed."""
+    if not kibibytes.isdecimal():
+        return Check(name=name, found=f"{folder}; how much is free is not known: df said {kibibytes!r}")
+    free = int(kibibytes) * 1024
     low = free < MIN_FREE
     return Check(
         name=name,
@@ -228,16 +234,16 @@ def _job_checks(
         name="job", found=f"job {id} on {told.get('node', '?')}, {time.time() - begun:.0f} s from sbatch to its end"
     )
     yield _shared_check(mine, told)
-    yield _disk_check("node's /tmp", "/tmp", int(told.get("tmp") or 0) * 1024)
+    yield _disk_check("node's /tmp", "/tmp", told.get("tmp", ""))
     yield _python_check(settings, told)
-    if told.get("package"):
-        package, there = told["package"].split()
-        yield Check(
-            name="store's package",
-            found=package if there == "True" else "",
-            problem="" if there == "True" else f"the node's Python lacks {package}, which the artifact store needs",
-            fix="" if there == "True" else f"install {package} there, or leave artifact_store out of the stack",
-        )
+    package, _, there = told.get("package", "").partition(" ")
+    if there == "False":
+        problem = f"the node's Python lacks {package}, which the artifact store needs"
+        fix = f"install {package} there, or leave artifact_store out of the stack"
+        yield Check(name="store's package", found="", problem=problem, fix=fix)
+    elif package:
+        found = package if there == "True" else f"whether the node's Python has {package} is not known: {there}"
+        yield Check(name="store's package", found=found)
 
 
 def _shared_check(mine: str, told: Mapping[str, str]) -> Check:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Iter
 import attrs
 
 from stoker.backends.base.mounts import parse_mounts
+from stoker.backends.slurm import values
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
 from stoker.core.errors import SettingsError, did_you_mean, nearest
@@ -254,8 +255,6 @@ _WORD: Final = "[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 _TYPE = re.compile(rf"(?:{FEATURE})?{_WORD}|{OF_ITS_OWN}{_WORD}(?::{_WORD})?")
 # Quotes and backslashes have a meaning in a line of #SBATCH, and no name has them.
 _NAMES = re.compile(r"[^\s'\"\\#]+")
-# days-hours[:minutes[:seconds]], hours:minutes:seconds or minutes:seconds: https://slurm.schedmd.com/sbatch.html#OPT_time
-_SBATCH_TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(\d{1,5})(?::(\d{1,5}))?(?::(?P<seconds>\d{1,5}))?")
 
 
 def parse_folder(value: str | None) -> str | None:
@@ -318,12 +317,8 @@ def parse_time(value: float | str | timedelta | None) -> float | None:
     if text.isdecimal() and int(text):
         fix = f'write "{text}m" for minutes, or "{text}s"'
         raise SettingsError(f"{value!r} has no unit, and means minutes to sbatch, seconds to Stoker", fix=fix)
-    match = _SBATCH_TIME.fullmatch(text)
-    if match is None:
-        return parse_seconds(value)
-    days, *parts = (int(part or 0) for part in match.groups())
-    hours, minutes, seconds = parts if match["days"] or match["seconds"] else (0, *parts[:2])
-    return parse_seconds(days * 86400.0 + hours * 3600 + minutes * 60 + seconds)
+    seconds = values.seconds(text) if set(text) & set(":-") else None
+    return parse_seconds(value if seconds is None else float(seconds))
 
 
 def parse_warning(value: float | str | timedelta | None) -> float | None:
