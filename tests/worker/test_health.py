@@ -64,10 +64,12 @@ def test_what_the_driver_has_counted(counted: str, words: str, place: Place) -> 
 
 
 def test_healthy_devices_are_said_to_be(place: Place) -> None:
-    place.nvml(NVML, "remap_pending = 0\necc_errors = 0\nreasons = 64", "xid = 2:43")
+    place.nvml(NVML, "remap_pending = 0\necc_errors = 0\nreasons = 64", "ecc_errors = 0\nxid = 2:43")
     fact = place.opened(health_check="quick")["facts"]["health"]
     assert fact.startswith("no errors counted; H100 0 is throttled: thermal; not exercised: torch 2.9.0+cu130 cannot")
     assert "checked in" in fact
+    place.nvml(NVML, "ecc_errors = 0", "")
+    assert "unknown: errors of memory of H100 1;" in place.opened(health_check="quick")["facts"]["health"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Mapping, Sequence
 
 from stoker.core.devices import Device, Inventory, Process
+from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.devices.simulate import VARIABLE, parse_simulation
 from stoker.vendors.registry import VENDORS, by_vendor
@@ -51,11 +52,27 @@ def visible(devices: Sequence[Device], environment: Mapping[str, str]) -> tuple[
             offered = [device for device in remaining if device.kind == vendor.name]
             if value is None or not offered or (not value.strip() and not limit.empty_hides):
                 continue
-            allowed = limit.select(offered, value)
+            try:
+                allowed = limit.select(offered, value)
+            except SettingsError as error:
+                allowed = ()
+                findings.append(_not_understood(limit.variable, value, error))
+            else:
+                if len(allowed) < len(offered):
+                    findings.append(_hidden(limit.variable, value, len(allowed), len(offered)))
             if len(allowed) < len(offered):
-                findings.append(_hidden(limit.variable, value, len(allowed), len(offered)))
                 remaining = [device for device in remaining if device.kind != vendor.name or device in allowed]
     return tuple(remaining), findings
+
+
+def _not_understood(variable: str, value: str, error: SettingsError) -> Finding:
+    return Finding(
+        code=HIDDEN,
+        level="error",
+        what=f"{variable}={value} is not understood: {error.message}",
+        why="which devices it hides is not known, and none of them is handed out",
+        fix=f"{error.fix}, or unset {variable}",
+    )
 
 
 def _hidden(variable: str, value: str, remaining: int, count: int) -> Finding:

@@ -468,9 +468,9 @@ def _render_nodes(cards: Iterable[Device], root: Path) -> list[str]:
         match = _UUID.fullmatch(card.uuid)
         if match is not None:
             unique_id = int(match.group(1), 16)
-            minors = [minor for unique, minor in gpus if unique == unique_id]
+            minors = [minor for unique, minor in gpus if unique == unique_id and minor is not None]
         else:  # GPUs without an id of their own are numbered as the kernel lists them
-            minors = [minor for _, minor in gpus[card.index : card.index + 1]]
+            minors = [minor for _, minor in gpus[card.index : card.index + 1] if minor is not None]
         if not minors:
             raise BackendError(
                 f"the kernel does not list the GPU {card.uuid} in /{TOPOLOGY}, so that no file of it is known",
@@ -480,8 +480,8 @@ def _render_nodes(cards: Iterable[Device], root: Path) -> list[str]:
     return nodes
 
 
-def _gpus(root: Path) -> Iterable[tuple[int, int]]:
-    """(unique id, number of the render node) of each GPU, in the kernel's order."""
+def _gpus(root: Path) -> Iterable[tuple[int | None, int | None]]:
+    """(unique id, number of the render node) of each GPU, in the kernel's order; None for what it does not tell."""
     folder = root / TOPOLOGY
     nodes = sorted((path for path in folder.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name))
     for node in nodes:
@@ -491,7 +491,7 @@ def _gpus(root: Path) -> Iterable[tuple[int, int]]:
         except OSError:
             continue  # another user's GPU, in a container that has some of them
         if facts.get("simd_count"):
-            yield facts.get("unique_id", 0), facts.get("drm_render_minor", -1)
+            yield facts.get("unique_id"), facts.get("drm_render_minor")
 
 
 def _put_number(row: DeviceRow, name: str, answer: Any, *keys: str, factor: float = 1) -> None:

@@ -12,14 +12,12 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.core.devices import Device
 from stoker.vendors.base import DeviceRow
-from stoker.vendors.tools import Question, output
+from stoker.vendors.tools import MEMORY, Question, measured, number, output
 
 FOLDER: Final = "/opt/rocm/bin"
 """Where ROCm has its commands, which are not always on PATH."""
 _STATIC: Final = ("static", "--asic", "--vram", "--json")
 _METRIC: Final = ("metric", "--json")
-_FACTORS: Final[Mapping[str, float]] = {"MB": 2**20, "GB": 2**30, "KB": 2**10, "B": 1}
-"""amd-smi's units of memory, which count in powers of two."""
 _MEASURED: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "u": (("usage", "gfx_activity"),),
     "m": (("mem_usage", "used_vram"),),
@@ -44,7 +42,9 @@ def asics(program: str, environment: Mapping[str, str]) -> list[tuple[Mapping[st
     Raises `ToolError` where the command fails, and `ValueError` or `TypeError` for an answer that is none.
     """
     rows = gpus(output([program, *_STATIC], environment))
-    return [(dict(row["asic"]), int(_number(_at(row, ("vram", "size"))) or 0)) for row in rows if row.get("asic")]
+    return [
+        (dict(row["asic"]), int(number(_at(row, ("vram", "size")), MEMORY) or 0)) for row in rows if row.get("asic")
+    ]
 
 
 def gpus(text: str) -> list[Mapping[str, Any]]:
@@ -87,7 +87,7 @@ class CommandMeter:
                 for row in found:
                     uuid = self._held.get(int(row["gpu"]))
                     if uuid is not None:
-                        rows[uuid] = measured(row)
+                        rows[uuid] = _row(row)
                         errors = rows[uuid].pop("errors", None)
                         if errors is not None and errors > self._errors.setdefault(uuid, errors):
                             self._errors[uuid] = errors
@@ -99,28 +99,16 @@ class CommandMeter:
         return rows, events
 
 
-def measured(row: Mapping[str, Any]) -> DeviceRow:
+def _row(gpu: Mapping[str, Any]) -> DeviceRow:
     """A GPU's row; what amd-smi does not know ("N/A") is left out."""
-    found: DeviceRow = {}
+    row: DeviceRow = {}
     for key, places in _MEASURED.items():
-        numbers = [number for place in places if (number := _number(_at(row, place))) is not None]
-        if numbers:
-            found[key] = int(numbers[0]) if key == "m" else numbers[0]
-    return found
+        for place in places:
+            row = {**measured({key: _at(gpu, place)}), **row}
+    return row
 
 
 def _at(row: Any, place: Sequence[str]) -> Any:
     for name in place:
         row = row.get(name) if isinstance(row, Mapping) else None
     return row
-
-
-def _number(value: Any) -> float | None:
-    """A number, alone or with its unit; bytes for memory, and joules for energy."""
-    factor = 1.0
-    if isinstance(value, Mapping):
-        factor = _FACTORS.get(str(value.get("unit")), 1.0)
-        value = value.get("value")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) * factor

@@ -15,6 +15,7 @@ import attrs
 
 from stoker.core.accelerators import Accelerator, Model
 from stoker.core.devices import Device, Inventory, Process
+from stoker.core.errors import SettingsError
 from stoker.vendors.builds import Build, Hardware, Problem, Version
 
 PATIENCE: Final = 10.0
@@ -22,6 +23,8 @@ PATIENCE: Final = 10.0
 
 _CONTAINER_FILES: Final = (".dockerenv", "run/.containerenv")
 _CONTAINER_GROUPS: Final = re.compile(r"docker|kubepods|containerd|libpod|crio")
+
+_NUMBERS: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 DeviceRow = dict[str, Any]
 """One device in one sample, or one event; `Meter.sample` lists the keys."""
@@ -98,7 +101,7 @@ class Limit:
     variable: str
     """Its name."""
     select: Callable[[Sequence[Device], str], Sequence[Device]]
-    """The devices among some that a value of the variable leaves visible."""
+    """The devices among some that a value of the variable leaves visible; a `SettingsError` for one that is none."""
     empty_hides: bool = False
     """Whether the empty value hides all of them."""
 
@@ -267,6 +270,17 @@ def text_of(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def numbers_in(value: str) -> set[int]:
+    """The numbers in a list such as "0-3,8"; a `SettingsError` for any other text."""
+    numbers: set[int] = set()
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        match = _NUMBERS.fullmatch(item)
+        if match is None:
+            raise SettingsError(f"{item!r} is no number of a device", fix='write a list such as "0,1" or "0-3"')
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return numbers
 
 
 def named_devices(devices: Sequence[Device], value: str) -> list[Device]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-import re
 import shutil
 from pathlib import Path
-from typing import Any, Final, Mapping, Sequence
+from typing import Final, Mapping, Sequence
 
 import attrs
 
@@ -21,8 +20,18 @@ from stoker.core.accelerators import model
 from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.words import count_text
-from stoker.vendors.base import DeviceRow, GateRequest, GateResult, Limit, Vendor, names_in, text_of
-from stoker.vendors.tools import Question, ToolError, output, tool_failure, unreadable, words_of
+from stoker.vendors.base import DeviceRow, GateRequest, GateResult, Limit, Vendor, names_in, numbers_in, text_of
+from stoker.vendors.tools import (
+    MEMORY,
+    Question,
+    ToolError,
+    measured,
+    number,
+    output,
+    tool_failure,
+    unreadable,
+    words_of,
+)
 
 VISIBLE: Final = "HABANA_VISIBLE_MODULES"
 """https://docs.habana.ai/en/latest/Orchestration/Multiple_Tenants_on_HPU/Multiple_Workloads_Single_Docker.html"""
@@ -30,7 +39,8 @@ PCI_VENDOR: Final = "0x1da3"
 _ASKED: Final = "module_id,uuid,name,memory.total"
 _MEASURED: Final = "uuid,utilization.aip,memory.used,power.draw,temperature.aip"
 _FORMAT: Final = "csv,noheader,nounits"
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_COLUMNS: Final = ("u", "m", "w", "c")
+"""What hl-smi measures behind the UUID, in its order."""
 
 
 def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
@@ -115,7 +125,9 @@ class GaudiMeter:
                 events = [{"failed": uuid, "why": f"hl-smi: {why}"} for uuid in sorted(self._held)]
                 self._held = set()
             else:
-                rows = {uuid: row for uuid, row in map(_measured, _rows(text)) if uuid in self._held}
+                rows = {
+                    uuid: measured(dict(zip(_COLUMNS, values))) for uuid, *values in _rows(text) if uuid in self._held
+                }
         if last:
             self._question.close()
         elif self._held:
@@ -125,7 +137,7 @@ class GaudiMeter:
 
 def select_modules(devices: Sequence[Device], value: str) -> list[Device]:
     """The cards whose modules a list such as "0,3" names."""
-    named = {int(item) for item in value.split(",") if item.strip().isdecimal()}
+    named = numbers_in(value)
     return [one for one in devices if one.index in named]
 
 
@@ -150,27 +162,11 @@ def _device(module: str, uuid: str, name: str, memory: str) -> Device:
     kind = name
     with contextlib.suppress(SettingsError):
         kind = model(name).name
-    size = _number(memory)
     return Device(
         kind="gaudi",
         index=int(module),
         uuid=uuid,
         name=name,
         model=kind,
-        memory=int(size * 2**20) if size is not None else 0,
+        memory=int(number(memory, MEMORY) or 0),
     )
-
-
-def _measured(row: Sequence[str]) -> tuple[str, DeviceRow]:
-    """A card's UUID and row; what hl-smi does not know ("N/A") is left out."""
-    uuid, *texts = row
-    values: dict[str, Any] = dict(zip(("u", "m", "w", "c"), map(_number, texts), strict=False))
-    known = {key: value for key, value in values.items() if value is not None}
-    if "m" in known:
-        known["m"] = int(known["m"] * 2**20)
-    return uuid, known
-
-
-def _number(text: str) -> float | None:
-    found = _NUMBER.match(text.strip())
-    return float(found[0]) if found else None

@@ -20,9 +20,28 @@ from stoker.core.accelerators import model
 from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.words import count_text
-from stoker.vendors.base import DeviceRow, GateRequest, GateResult, Limit, Vendor, in_container, names_in, text_of
+from stoker.vendors.base import (
+    DeviceRow,
+    GateRequest,
+    GateResult,
+    Limit,
+    Vendor,
+    in_container,
+    names_in,
+    numbers_in,
+    text_of,
+)
 from stoker.vendors.builds import Build, Hardware, Problem
-from stoker.vendors.tools import ToolError, output, tool_failure, unreadable, words_of
+from stoker.vendors.tools import (
+    MEMORY,
+    ToolError,
+    measured,
+    number,
+    output,
+    tool_failure,
+    unreadable,
+    words_of,
+)
 
 MASK: Final = "ZE_AFFINITY_MASK"
 HIERARCHY: Final = "ZE_FLAT_DEVICE_HIERARCHY"
@@ -42,7 +61,7 @@ _MEASURED: Final = "0,1,2,3,8,18,30"
 """What `xpu-smi dump` measures, a column each: `_COLUMNS`."""
 _COLUMNS: Final = ("u", "w", "f", "c", "j", "m", "errors")
 _PROPERTIES: Final = 5
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_STACK: Final = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 _MODEL: Final = re.compile(r"\b(Max|Flex)\s?(\d{3,4})\b")
 
 
@@ -176,7 +195,7 @@ class IntelMeter:
             words = [word.strip() for word in line.split(",")]
             uuid = self._held.get(words[1]) if len(words) == 2 + len(_COLUMNS) else None
             if uuid is not None:
-                rows[uuid] = _measured(words[2:])
+                rows[uuid] = measured(dict(zip(_COLUMNS, words[2:])))
                 errors = rows[uuid].pop("errors", None)
                 if errors is not None and errors > self._errors.setdefault(uuid, errors):
                     self._errors[uuid] = errors
@@ -208,7 +227,7 @@ class IntelMeter:
 
 def select_cards(devices: Sequence[Device], value: str) -> list[Device]:
     """The cards that a mask such as "0,3" names; one of which it names a stack ("0.1") is not Stoker's to hand out."""
-    named = {int(item) for item in value.split(",") if item.strip().isdecimal()}
+    named = numbers_in(",".join(item for item in value.split(",") if not _STACK.fullmatch(item.strip())))
     return [one for one in devices if one.index in named]
 
 
@@ -259,7 +278,6 @@ def model_of(name: str) -> str:
 
 def _device(index: int, row: Sequence[str]) -> Device:
     _, name, _, address, memory = row
-    size = _number(memory)
     # Two cards of a kind have one UUID with older versions: the address is the card's own.
     return Device(
         kind="intel",
@@ -267,19 +285,5 @@ def _device(index: int, row: Sequence[str]) -> Device:
         uuid=address,
         name=name,
         model=model_of(name),
-        memory=int(size * 2**20) if size is not None else 0,
+        memory=int(number(memory, MEMORY) or 0),
     )
-
-
-def _measured(texts: Sequence[str]) -> DeviceRow:
-    """A card's row; what xpu-smi does not know ("N/A") is left out."""
-    values = dict(zip(_COLUMNS, map(_number, texts), strict=True))
-    known: DeviceRow = {key: value for key, value in values.items() if value is not None}
-    if "m" in known:
-        known["m"] = int(known["m"] * 2**20)
-    return known
-
-
-def _number(text: str) -> float | None:
-    found = _NUMBER.match(text.strip())
-    return float(found[0]) if found else None

@@ -24,6 +24,7 @@ from stoker.vendors.base import (
     Simulation,
     Vendor,
     names_in,
+    numbers_in,
     text_of,
 )
 from stoker.vendors.frameworks import jax_platforms
@@ -189,23 +190,14 @@ def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNee
 
 def _select_devices(devices: Sequence[Device], value: str) -> list[Device]:
     """The Neuron devices all of whose cores are in a list such as "0-3,8"."""
-    allowed = _numbers(value)
+    allowed = numbers_in(value)
     return [one for one in devices if _cores_of(one) <= allowed]
 
 
 def _cores_of(device: Device) -> set[int]:
     if device.simulated:
         return set(range(SIMULATED * device.index, SIMULATED * (device.index + 1)))
-    return _numbers(device.uuid.removeprefix(CORES))
-
-
-def _numbers(value: str) -> set[int]:
-    numbers: set[int] = set()
-    for item in value.split(","):
-        first, _, last = item.strip().partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            numbers.update(range(int(first), int(last or first) + 1))
-    return numbers
+    return numbers_in(device.uuid.removeprefix(CORES))
 
 
 def _device(entry: Mapping[str, Any], root: Path) -> Device:
@@ -226,25 +218,32 @@ def _device(entry: Mapping[str, Any], root: Path) -> Device:
 
 
 def _row(report: Mapping[str, Any], cores: range, tree: frozenset[int]) -> DeviceRow:
-    """One device's row from a report. Its utilisation is the mean of its cores', summed over all processes."""
+    """One device's row from a report. Its utilisation is the mean of its cores', summed over all processes.
+
+    Memory is left out where it is not told of each process that has some.
+    """
     busy = dict.fromkeys(cores, 0.0)
-    row: DeviceRow = {"n": 0, "o": 0, "m": 0}
+    memory: DeviceRow = {"n": 0, "o": 0, "m": 0}
     for runtime in report["neuron_runtime_data"]:
         measures = runtime["report"]
-        for name, core in measures["neuroncore_counters"]["neuroncores_in_use"].items():
+        counters, used = measures["neuroncore_counters"], measures["memory_used"]
+        for part in (runtime, counters, used):
+            if part.get("error"):
+                raise ValueError(part["error"])
+        for name, core in counters["neuroncores_in_use"].items():
             if int(name) in busy:
                 busy[int(name)] += float(core["neuroncore_utilization"])
-        used = measures["memory_used"]["neuron_runtime_used_bytes"]["usage_breakdown"].get(
-            "neuroncore_memory_usage", {}
-        )
-        breakdowns = [parts for name, parts in used.items() if int(name) in busy]
-        memory = sum(int(part) for parts in breakdowns for part in parts.values())
-        row["m"] += memory
-        if int(runtime["pid"]) in tree and breakdowns:
-            row["n"] += 1
-            row["o"] += memory
-    row["u"] = round(min(100.0, sum(busy.values()) / len(busy)), 1)
-    return row
+        by_core = used["neuron_runtime_used_bytes"]["usage_breakdown"].get("neuroncore_memory_usage")
+        if by_core is None:
+            memory = {}
+        breakdowns = [parts for name, parts in (by_core or {}).items() if int(name) in busy]
+        size = sum(int(part) for parts in breakdowns for part in parts.values())
+        if memory:
+            memory["m"] += size
+        if memory and int(runtime["pid"]) in tree and breakdowns:
+            memory["n"] += 1
+            memory["o"] += size
+    return {**memory, "u": round(min(100.0, sum(busy.values()) / len(busy)), 1)}
 
 
 def _cores(uuid: str) -> range:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import subprocess
-from typing import Final, Mapping, Sequence
+from typing import Any, Final, Mapping, Sequence
 
 from stoker.core.findings import Finding
 
@@ -13,6 +15,25 @@ UNREADABLE: Final = "STK128"
 
 TIMEOUT: Final = 20.0
 """Seconds for a vendor's command. neuron-ls takes 1 s on a machine with 16 chips; one that hangs does so forever."""
+
+
+MEMORY: Final[Mapping[str, float]] = {
+    "": 2**20,
+    "B": 1,
+    **{f"{prefix}{unit}": 1024**power for power, prefix in enumerate("KMGT", 1) for unit in ("B", "iB")},
+}
+"""Units of memory → bytes. The tools count in powers of two, write "MB" for it as well, and mean it without a unit."""
+_UNITS: Final[Mapping[str, Mapping[str, float]]] = {
+    # The keys of a meter's row that tools tell, and the units of each → factor: see `vendors.base.Meter`.
+    "u": {"": 1, "%": 1},
+    "m": MEMORY,
+    "w": {"": 1, "W": 1, "mW": 0.001},
+    "c": {"": 1, "C": 1, "°C": 1},
+    "f": {"": 1, "MHz": 1, "GHz": 1000},
+    "j": {"": 1, "J": 1},
+    "errors": {"": 1},
+}
+_NUMBER: Final = re.compile(r"(-?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([^\s0-9.]*)")
 
 
 class ToolError(Exception):
@@ -40,6 +61,33 @@ def output(argv: Sequence[str], environment: Mapping[str, str]) -> str:
         lines = (finished.stderr or finished.stdout).strip().splitlines()
         raise ToolError(f"it ended with {finished.returncode}" + (f": {lines[-1]}" if lines else ""))
     return finished.stdout
+
+
+def number(value: Any, units: Mapping[str, float]) -> float | None:
+    """A number as vendors' tools write it: 75, "75", "4096 MiB", {"value": 75, "unit": "%"}; times its unit's factor.
+
+    None for "N/A", "[Not Supported]" and other texts, and for a unit that is not among these: then it is not known.
+    """
+    unit = ""
+    if isinstance(value, Mapping):
+        value, unit = value.get("value"), str(value.get("unit") or "")
+    if isinstance(value, str):
+        match = _NUMBER.fullmatch(value.strip())
+        if match is None or (unit and match[2]):
+            return None
+        value, unit = float(match[1]), unit or match[2]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or unit not in units or not math.isfinite(value):
+        return None
+    return value * units[unit]
+
+
+def measured(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A meter's row of what a tool told; what is not known is left out."""
+    numbers = {key: number(value, _UNITS[key]) for key, value in values.items()}
+    row: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
+    if "m" in row:
+        row["m"] = int(row["m"])
+    return row
 
 
 class Question:

@@ -30,6 +30,7 @@ def health(devices: Sequence[Device]) -> HealthReport:
         return HealthReport(facts=(f"nothing counted: {error}",))
     faults: dict[str, str] = {}
     facts: list[str] = []
+    silent: list[str] = []
     try:
         handles = dict(_handles(nvml))
         for device in devices:
@@ -37,10 +38,13 @@ def health(devices: Sequence[Device]) -> HealthReport:
             fault, fact = _counted(nvml, handle) if handle is not None else ("the driver no longer answers for it", "")
             if fault:
                 faults[device.uuid] = fault
+            elif fault is None:
+                silent.append(f"{device.model} {device.index}")
             facts += [f"{device.model} {device.index} {fact}"] if fact else []
     finally:
         nvml.nvmlShutdown()
-    return HealthReport(faults=faults, facts=("no errors counted", *facts))
+    counted = f"unknown: errors of memory of {', '.join(silent)}" if silent else "no errors counted"
+    return HealthReport(faults=faults, facts=(counted, *facts))
 
 
 def _handles(nvml: Any) -> Iterator[tuple[str, Any]]:
@@ -51,21 +55,23 @@ def _handles(nvml: Any) -> Iterator[tuple[str, Any]]:
             yield nvml.nvmlDeviceGetUUID(handle), handle
 
 
-def _counted(nvml: Any, handle: Any) -> tuple[str, str]:
-    """The fault of one GPU, and a fact; empty for a healthy one."""
+def _counted(nvml: Any, handle: Any) -> tuple[str | None, str]:
+    """The fault of one GPU, and a fact; empty for a healthy one, None for the fault where nothing is counted."""
     remapped = _answer(nvml, "nvmlDeviceGetRemappedRows", handle)
+    pending = _answer(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    errors = _answer(nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
     if remapped is not None and remapped[3]:
         return "a bad row of its memory could not be replaced: the GPU has to be exchanged", ""
     if remapped is not None and remapped[2]:
         return f"a bad row of its memory is to be replaced at the next reset: {_RESET}", ""
-    if _answer(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle):
+    if pending:
         return f"bad pages of its memory are to be retired at the next reset: {_RESET}", ""
-    errors = _answer(nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
     if errors:
         return f"{errors} uncorrectable ECC errors since the driver was loaded: {_RESET}", ""
     bits = _answer(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
     reasons = sorted({name for bit, name in meter.REASONS.items() if bits & bit})
-    return "", f"is throttled: {', '.join(reasons)}" if reasons else ""
+    is_told = any(one is not None for one in (remapped, pending, errors))
+    return "" if is_told else None, f"is throttled: {', '.join(reasons)}" if reasons else ""
 
 
 def _answer(nvml: Any, name: str, *arguments: Any) -> Any:
