@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.core.errors import SettingsError
 from stoker.launchers.base import Node, Place
 from stoker.launchers.registry import LAUNCHERS, launcher_named, place_of
 
@@ -63,7 +64,6 @@ FIFTH = Place(rank=5, local_rank=1, world_size=8, local_world_size=4, node=1)
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place()),
         ({"RANK": "3"}, Place()),
         ({"RANK": "3", "WORLD_SIZE": "2"}, Place()),
-        ({"RANK": "one", "WORLD_SIZE": "2"}, Place()),
         ({"PMI_RANK": "1", "PMI_SIZE": "3"}, Place(rank=1, local_rank=1, world_size=3, local_world_size=3, node=0)),
     ],
 )
@@ -71,6 +71,40 @@ def test_places(environment: dict[str, str], place: Place | None) -> None:
     expected = place or Place(rank=1, local_rank=1, world_size=2, local_world_size=2, node=0)
     assert place_of(environment) == expected
     assert place_of(environment).is_main is (expected.rank == 0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 3)), min_size=1, max_size=4), st.data())
+def test_every_text_of_slurms_tasks_has_its_counts(parts: list[tuple[int, int]], data: st.DataObject) -> None:
+    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in parts)
+    counts = [count for count, times in parts for _ in range(times)]
+    node = data.draw(st.integers(0, len(counts) - 1))
+    environment = {
+        "SLURM_PROCID": str(sum(counts[:node])),
+        "SLURM_STEP_NUM_TASKS": str(sum(counts)),
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(node),
+        "SLURM_STEP_TASKS_PER_NODE": text,
+    }
+    assert place_of(environment).local_world_size == counts[node]
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK='one'"),
+        ({"RANK": "1", "WORLD_SIZE": "two"}, "WORLD_SIZE='two'"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK='-1'"),
+        ({"RANK": "٣", "WORLD_SIZE": "4"}, "RANK='٣'"),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2(y1)"},
+            "SLURM_STEP_TASKS_PER_NODE='2(y1)'",
+        ),
+    ],
+)
+def test_a_place_that_is_not_understood_is_not_that_of_the_main_rank(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(SettingsError, match="the place of this rank is not known") as error:
+        place_of(environment)
+    assert name in error.value.message and "leave" in error.value.fix
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.data())

@@ -22,6 +22,7 @@ from stoker.backends.ray.backend import RayBackend
 from stoker.backends.ray.check import check, prove
 from stoker.backends.ray.jobs import Jobs, address_of, headers_of, is_loopback
 from stoker.backends.ray.log import RecordLines, _frame
+from stoker.backends.ray.nodelist import nodes_of
 from stoker.backends.ray.settings import ELSEWHERE, KINDS, RUNTIME_ENV, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
@@ -344,6 +345,14 @@ def test_what_kinds_of_clusters_are_told(other: Any) -> None:
     assert found(resources=ResourceSettings(gpu_count=1), **old) == [("STK264", "info")]
     assert found(ray="2.40.0") == [], "a step without devices has no faulty ones"
     assert found(ray="1.13.0") == [("STK189", "error")]
+    devices: dict[str, Any] = {"resources": ResourceSettings(gpu_count=0), **settled(labels={"zone": "a"})}
+    for unknown in ("", "nightly", "2.x", "2"):
+        assert found(ray=unknown, **devices) == [("STK189", "info")], "what is not known is not too old"
+    for total in (None, {"CPU": "4 cores", "memory": 8e9}):
+        node["resources_total"] = total
+        assert found(**big) == [], "what a node has is not known"
+        assert nodes_of([{**node, "node_id": "a"}])[0].state == "alive, its resources are not understood"
+    node["resources_total"] = {"CPU": 4, "memory": 8e9}
     assert found(python="3.9.1") == [("STK187", "error")]
     assert found(python="3.99.1") == [("STK187", "error")]
     assert found(python="3.99.1", **settled(python="python3")) == [("STK187", "info")]

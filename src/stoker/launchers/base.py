@@ -123,6 +123,10 @@ class RankVariables:
     """A variable that must be set too, because other launchers use the same names; empty for none."""
 
 
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_TASKS: Final = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+"""A part of `tasks_per_node`: https://slurm.schedmd.com/sbatch.html#OPT_SLURM_TASKS_PER_NODE"""
+
 # https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 TORCH: Final = RankVariables(
     rank="RANK",
@@ -502,9 +506,12 @@ def refusal(what: str, *, why: str = "", fix: str = "", code: str = "STK135") ->
 
 
 def place_by(variables: Iterable[RankVariables], environment: Mapping[str, str]) -> Place:
-    """The place by the first variables that are set; rank 0 of 1 if none are."""
+    """The place by the first variables that are set; rank 0 of 1 if none are, and a `SettingsError` for one that is no
+    number: as rank 0, each rank would take itself for the main one."""
     for names in variables:
         if names.mark and names.mark not in environment:
+            continue
+        if not (environment.get(names.rank) and environment.get(names.world_size)):
             continue
         rank, size = _number(environment, names.rank), _number(environment, names.world_size)
         if rank is not None and size is not None and 0 <= rank < size:
@@ -532,13 +539,20 @@ def _tasks_of_node(environment: Mapping[str, str], names: RankVariables) -> int 
     node = _number(environment, names.node)
     counts: list[int] = []
     for part in filter(None, text.split(",")):
-        number, _, times = part.partition("(x")
-        if not number.isdecimal() or not (times.rstrip(")") or "1").isdecimal():
-            return None
-        counts += [int(number)] * int(times.rstrip(")") or 1)
+        match = _TASKS.fullmatch(part)
+        if match is None:
+            raise _no_number(names.tasks_per_node, text)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts[node] if node is not None and node < len(counts) else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "") if name else ""
-    return int(text) if text.isdecimal() else None
+    if text and not _NUMBER.fullmatch(text):
+        raise _no_number(name, text)
+    return int(text) if text else None
+
+
+def _no_number(name: str, text: str) -> SettingsError:
+    fix = f"leave {name} as the launcher sets it, or unset it where no launcher started this process"
+    return SettingsError(f"the place of this rank is not known: {name}={text!r} is not understood", fix=fix)

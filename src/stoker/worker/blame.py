@@ -170,8 +170,8 @@ def _failure_of_launcher(
 ) -> StepResult:
     """The result where no rank failed and not all delivered: the launcher did not start them all, or ended them."""
     missing = [rank for rank in expected if rank not in ranks]
-    code = next((code for code in codes if code), 0)
-    ending = f"exit code {code}" if (code or 0) >= 0 else f"signal {-(code or 0)}"
+    code = next((code for code in codes if code), None if None in codes else 0)
+    ending = "an end that is not known" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
     if missing:
         strangers = sorted(set(ranks) - set(expected))
         message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {ending}"

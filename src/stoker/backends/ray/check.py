@@ -12,7 +12,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.platforms import Away
-from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.jobs import Jobs, resources_of, version_numbers
 from stoker.backends.ray.settings import RaySettings
 from stoker.backends.ray.tasks import fraction_of, kinds_of, ray_request
 from stoker.backends.ray.words import NODE_LABEL, amount_text, label_values
@@ -22,7 +22,7 @@ from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import size_text
-from stoker.core.words import count_text
+from stoker.core.words import count_text, shown
 from stoker.launchers.registry import launcher_named
 from stoker.vendors.table import NO_DEVICES
 
@@ -145,13 +145,16 @@ def prove(steps: Iterable[StepPlan], options: Mapping[str, Any], jobs: Jobs, *, 
         why = "" if not isinstance(error, Away) else "steps are sent there"
         yield report.error(NO_CLUSTER, error.message, why, error.fix)
         return
-    known = _numbers(str(version.get("ray_version", "")))
-    if known < OLDEST:
+    known = version_numbers(version.get("ray_version"))
+    if not known:
+        what = f"runs on a cluster whose version of Ray is not known: it says {shown(version.get('ray_version'))}"
+        yield report.info(NO_CLUSTER, what, f"Stoker needs Ray {'.'.join(map(str, OLDEST))} or later")
+    elif known < OLDEST:
         what = f"runs on a cluster with Ray {version.get('ray_version')}"
         fix = f"have the cluster upgraded to Ray {'.'.join(map(str, OLDEST))} or later"
         yield report.error(NO_CLUSTER, what, "it is too old", fix)
         return
-    if known < WITH_LABELS and any(step.settings.resources.gpus_per_node for step in steps):
+    if known and known < WITH_LABELS and any(step.settings.resources.gpus_per_node for step in steps):
         what = f"runs on Ray {version.get('ray_version')}, which cannot leave out a node whose devices are faulty"
         why = "a task is kept from a node by labels, which Ray 2.49 introduced; further attempts may go there again"
         yield report.info(NOT_LEFT_OUT, what, why)
@@ -191,17 +194,17 @@ def probe(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterato
     finally:
         if jobs is not None:
             jobs.close()
-    old = _numbers(version) < OLDEST
+    old = bool(numbers := version_numbers(version)) and numbers < OLDEST
     least = ".".join(map(str, OLDEST))
     yield Check(
         name="dashboard",
-        found=f"{jobs.address}, Ray {version}",
+        found=f"{jobs.address}, Ray {version or 'of unknown version'}",
         problem=f"Stoker needs Ray {least} or later" if old else "",
         fix=f"have the cluster upgraded to Ray {least} or later" if old else "",
     )
     totals: dict[str, float] = {}
     for node in nodes:
-        for name, amount in node["resources_total"].items():
+        for name, amount in (resources_of(node) or {}).items():
             if not name.startswith(("node:", "memory", "object_store")):
                 totals[name] = totals.get(name, 0) + amount
     things = ", ".join(f"{amount:g} {name}" for name, amount in sorted(totals.items()))
@@ -222,7 +225,7 @@ def probe(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterato
 
 
 def _python(version: str, report: Reporter, *, named: bool) -> Iterator[Finding]:
-    theirs, ours = _numbers(version), sys.version_info[:2]
+    theirs, ours = version_numbers(version), sys.version_info[:2]
     if not theirs or theirs == ours:
         return
     if theirs < OLDEST_PYTHON:
@@ -253,7 +256,7 @@ def _fits(
     report = reporter_of(step)
     job = Job(name="", run="", key=step.key, attempt=1, step=step, inputs={}, avoid=tuple(avoid))
     ask = ray_request(job, settings)
-    if ask["labels"] and version < WITH_LABELS:
+    if ask["labels"] and version and version < WITH_LABELS:
         what = f"selects nodes by labels, on Ray {'.'.join(map(str, version))}"
         why = "its tasks do not know labels"
         fix = "have it upgraded to Ray 2.49, or use RaySettings(resources={…}) with a custom resource"
@@ -273,7 +276,10 @@ def _fits(
             wanted[choice["resource"]] = choice["count"]
             if choice["type"]:
                 wanted[f"accelerator_type:{choice['type']}"] = 0.001
-        there = [one["resources_total"] for one in nodes if _selected(one, ask["labels"])]
+        told = [resources_of(one) for one in nodes if _selected(one, ask["labels"])]
+        there = [one for one in told if one is not None]
+        if len(there) < len(told):
+            return  # a node of which that is not known may have it
         fits = [one for one in there if all(one.get(name, 0) >= amount for name, amount in wanted.items())]
         enough = all(sum(one.get(name, 0) for one in there) >= amount * gang for name, amount in wanted.items())
         if len(fits) >= apart and (together == 1 or enough):
@@ -310,7 +316,3 @@ def _selected(node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a node's labels are those that are selected: "a", "!a", "in(a,b)", "!in(a,b)"."""
     there = node.get("labels") or {}
     return all((there.get(name) in label_values(text)) != text.startswith("!") for name, text in labels.items())
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import threading
@@ -29,6 +30,7 @@ CURRENT: Final = "ray/ray_current_cluster"
 """Where Ray leaves the address of the cluster on this machine, below RAY_TMPDIR or /tmp."""
 OVER: Final = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 """States of a Ray job from which it does not come back."""
+_VERSION: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _LAME: Final = ("No available agent", "Server got itself in trouble", "UNAVAILABLE", "DEADLINE_EXCEEDED", "RpcError")
 """How the dashboard says, with status 500, that its node is not ready yet, or that Ray's control service is gone or
@@ -63,6 +65,20 @@ def address_of(settings: RaySettings, environment: Mapping[str, str]) -> str:
     if host and _is_own(host):
         host = "127.0.0.1"  # `ray start --head` serves its dashboard there alone
     return f"http://{f'[{host}]' if host and ':' in host else host}:{PORT}"
+
+
+def version_numbers(version: Any) -> tuple[int, ...]:
+    """The first two numbers of a version such as "2.60.0" or "3.0.0.dev0"; () for what is none, which is not known."""
+    match = _VERSION.match(str(version))
+    return () if match is None else (int(match[1]), int(match[2]))
+
+
+def resources_of(node: Mapping[str, Any]) -> Mapping[str, float] | None:
+    """What a node has by Ray's names, where what it lacks is 0; None where the cluster does not tell it in numbers."""
+    total = node.get("resources_total")
+    if not isinstance(total, Mapping) or not all(type(amount) in (int, float) for amount in total.values()):
+        return None
+    return total
 
 
 def _is_own(host: str) -> bool:
@@ -142,8 +158,7 @@ class Jobs:
     def release(self) -> tuple[int, ...]:
         """The first two numbers of the cluster's version, asked once; () where it does not say."""
         if self._release is None:
-            numbers = str(self.version().get("ray_version", "")).split(".")[:2]
-            self._release = tuple(int(part) for part in numbers if part.isdecimal())
+            self._release = version_numbers(self.version().get("ray_version"))
         return self._release
 
     def python(self) -> str:

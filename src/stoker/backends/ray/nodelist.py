@@ -6,7 +6,7 @@ import os
 from typing import Any, Final, Iterable, Mapping
 
 from stoker.backends.base.nodes import NodeDevices, PlatformNode
-from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.jobs import Jobs, resources_of
 from stoker.backends.ray.settings import RaySettings
 
 _TYPE: Final = "accelerator_type:"
@@ -30,11 +30,14 @@ def nodes_of(rows: Iterable[Mapping[str, Any]]) -> list[PlatformNode]:
 
 
 def _node(row: Mapping[str, Any]) -> PlatformNode:
-    total: Mapping[str, float] = row["resources_total"]
+    total = resources_of(row)
+    state = str(row["state"]).lower()
+    if total is None:
+        total, state = {}, f"{state}, its resources are not understood"
     model = next((name.removeprefix(_TYPE) for name in total if name.startswith(_TYPE)), "")
     return PlatformNode(
         name=str(row.get("node_name") or row.get("node_ip") or row["node_id"]),
-        state=str(row["state"]).lower(),
+        state=state,
         cpus=total.get("CPU"),
         memory=int(total["memory"]) if "memory" in total else None,
         devices=tuple(
