@@ -77,7 +77,7 @@ def test_devices(stoker: Any, nvml: Callable[[str], Mapping[str, str]]) -> None:
     first, second = found["devices"]
     assert (first["index"], first["model"], first["uuid"], first["capability"]) == (0, "A100-80GB", "GPU-aaaa", "8.0")
     assert (first["memory"], first["links"]) == (85899345920, ["GPU-bbbb"])
-    assert first["used_by"] == [{"pid": 4242, "memory": 1073741824}, {"pid": 4243, "memory": 0}]
+    assert first["used_by"] == [{"pid": 4242, "memory": 1073741824}, {"pid": 4243, "memory": None}]
     assert second["used_by"] == []
     (finding,) = found["findings"]
     assert (finding["code"], finding["level"], finding["where"]) == ("STK123", "error", "GPU 2")

@@ -88,6 +88,13 @@ def plan(project: Any, *words: str) -> tuple[dict[str, str], list[str]]:
     return {one["code"]: one["what"] for one in document["findings"]}, lines
 
 
+def test_a_budget_that_is_no_time_is_an_error(project: Any) -> None:
+    project.write({"train.py": TRAIN.format(image="python:3.11", index="", installer="pip")})
+    for text in ("ten", "0", "-1", "inf"):
+        said = project.stoker("plan", "train.py", env={"STOKER_PLAN_SECONDS": text}, code=2)
+        assert "STOKER_PLAN_SECONDS" in said.stderr and "write a duration" in said.stderr, said.stderr
+
+
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_the_second_plan_asks_nobody_and_offline_knows_what_was_known(
     project: Any, index: PackageIndex, deaf: Deaf, installer: str, monkeypatch: pytest.MonkeyPatch

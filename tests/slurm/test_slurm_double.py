@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from tests.servers.slurm import Cluster
 from tests.servers.slurmdouble import CONFIG, PARTITIONS, RECORDED, SINFO, write
+from tests.slurm import test_slurm_states
 
-from stoker.backends.slurm.values import amount, gres_of, mebibytes, seconds
+from stoker.backends.slurm.states import QUEUE, fields_of, scontrol_rows, squeue_rows
+from stoker.backends.slurm.values import amount, gres_of, mebibytes, seconds, tres_of
+from stoker.backends.slurm.why import REASONS
 
 TRAIN = """
 from stoker import pipeline, step
@@ -51,6 +54,26 @@ def test_the_double_answers_as_slurm_does(cluster: Cluster) -> None:
             assert recorded.keys() ^ told.keys() <= optional
     config = {line.partition("=")[0].strip() for line in real[CONFIG].splitlines()}
     assert {line.partition("=")[0].strip() for line in RECORDED[CONFIG].splitlines()} <= config
+
+
+def test_the_rows_of_other_tests_are_like_those_of_slurm(cluster: Cluster) -> None:
+    id = cluster.run("sbatch", "--parsable", "--begin=now+1hour", "--comment=5ca1ab1e", "--wrap=true").stdout.strip()
+    try:
+        told = cluster.run(
+            "squeue", "--noheader", "--states=all", "--array", f"--format={QUEUE}", f"--jobs={id}"
+        ).stdout
+        shown = cluster.run("scontrol", "--oneliner", "show", "job", id).stdout
+    finally:
+        cluster.run("scancel", id)
+    rows = test_slurm_states.QUEUE.splitlines()[:4]
+    assert {line.count("|") for line in rows} == {line.count("|") for line in told.splitlines()} == {6}
+    # Of a task of an array, of one that ended, and by newer versions' names.
+    assert fields_of(test_slurm_states.JOB).keys() - fields_of(shown).keys() <= {"ArrayJobId", "ArrayTaskId"}
+    (row,), (detail,) = squeue_rows(told), scontrol_rows(shown)
+    assert (row.id, row.stage, row.comment) == (id, "waiting", "5ca1ab1e") and row.reason in REASONS
+    assert (detail.id, detail.stage, detail.code, detail.signal) == (id, "waiting", 0, 0)
+    assert seconds(detail.limit) == 3600 and {"cpu", "mem", "node"} <= tres_of(fields_of(shown)["TRES"]).keys()
+    assert None not in tres_of(fields_of(shown)["TRES"]).values()
 
 
 def test_what_slurm_itself_prints_is_understood(cluster: Cluster) -> None:

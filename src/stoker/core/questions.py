@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping, Sequence
 
-from stoker.core.errors import InfrastructureError
+from stoker.core.errors import InfrastructureError, SettingsError
+from stoker.core.units import positive_duration
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -223,11 +224,11 @@ def offline_reason() -> str:
 
 
 def _budget() -> float:
+    """The seconds of a plan; a `SettingsError` for a text of the environment that is no time."""
     try:
-        seconds = float(os.environ.get(SECONDS) or BUDGET)
-    except ValueError:
-        return BUDGET
-    return seconds if 0 < seconds < float("inf") else BUDGET
+        return positive_duration(os.environ.get(SECONDS) or BUDGET)
+    except SettingsError as error:
+        raise SettingsError(error.message, where=SECONDS, fix=error.fix) from None
 
 
 def _ways() -> Sequence[tuple[str, str]]:

@@ -81,7 +81,7 @@ def document(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledge
                 "leased_to": [
                     {**_holder(entry), "memory": entry.memory} for entry in ledger if device.uuid in entry.devices
                 ],
-                "used_by": [{"pid": user.pid, "memory": user.memory} for user in users.get(device.uuid, ())],
+                "used_by": [{"pid": user.pid, "memory": user.memory or None} for user in users.get(device.uuid, ())],
             }
             for device in inventory.devices
         ],

@@ -158,18 +158,18 @@ class MemoryGroup:
             return first
         return True
 
-    def peak(self) -> int:
-        """The most bytes that the group held at one time, page cache included; 0 where that cannot be read."""
+    def peak(self) -> int | None:
+        """The most bytes that the group held at one time, page cache included; None where that cannot be read."""
         try:
             if self._descriptor is not None:
                 return int(os.pread(self._descriptor, 64, 0))
             with open(self.path) as file:
                 return int(file.read())
         except (OSError, ValueError):
-            return 0
+            return None
 
-    def sizes(self) -> tuple[int, int]:
-        """Bytes that the group's processes hold now, and bytes of page cache."""
+    def sizes(self) -> tuple[int, int] | None:
+        """Bytes that the group's processes hold now, and bytes of page cache; None where that cannot be read."""
         rows: dict[str, int] = {}
         try:
             with open(os.path.join(self._folder, "memory.stat")) as file:
@@ -177,9 +177,12 @@ class MemoryGroup:
                     name, _, number = line.partition(" ")
                     rows[name] = int(number)
         except (OSError, ValueError):
-            return 0, 0
+            return None
+        held, *more = _HELD[self._v1]
+        if held not in rows:
+            return None
         cache = sum(rows.get(f"total_{name}", rows.get(name, 0)) for name in _CACHE)
-        return sum(rows.get(name, 0) for name in _HELD[self._v1]), cache
+        return rows[held] + sum(rows.get(name, 0) for name in more), cache
 
 
 class SharedPeak:
@@ -237,7 +240,8 @@ class AttemptMemory:
         self._group = MemoryGroup.of(os.getpid())
         self._grouped = False
         # Pages that this process had before it came into its group, of which the group does not count any.
-        self._brought = 0 if self._group is None else max(0, _resident_sizes(os.getpid())[0] - self._group.sizes()[0])
+        sizes = None if self._group is None else self._group.sizes()
+        self._brought = 0 if sizes is None else max(0, _resident_sizes(os.getpid())[0] - sizes[0])
 
     def begin(self) -> None:
         """Begin an attempt."""
@@ -249,8 +253,10 @@ class AttemptMemory:
         """The attempt's peak in bytes."""
         sampled, cache = self._shared.sizes()
         if self._group is not None:
-            if self._grouped:
-                sampled = max(sampled, self._group.peak() - max(cache, self._group.sizes()[1]))
+            peak, sizes = self._group.peak(), self._group.sizes()
+            # How much of the peak was page cache is not known where the group does not tell its sizes.
+            if self._grouped and peak is not None and sizes is not None:
+                sampled = max(sampled, peak - max(cache, sizes[1]))
             sampled += self._brought
         children = childrens_peak()
         return max(
@@ -380,7 +386,8 @@ def sample(worker: int, page: SharedPeak) -> None:
         if below:
             alone_since = None
             if group is not None:
-                page.see(job, *group.sizes())
+                if (sizes := group.sizes()) is not None:
+                    page.see(job, *sizes)
             else:
                 page.see(job, sum(reader.read(now, (worker, *below)).values()))
         else:

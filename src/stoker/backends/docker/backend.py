@@ -126,8 +126,9 @@ class DockerBackend:
 
     def _remote_capacity(self) -> Capacity:
         info = self._engine.info()
-        cpus = int(info.get("NCPU") or 1)
-        return Capacity(cpus=float(cpus), memory=int(info.get("MemTotal") or 1 << 62), slots=cpus * _SLOTS_PER_CPU)
+        cpus = int(info.get("NCPU") or 0)
+        memory = int(info.get("MemTotal") or 1 << 62)  # what it does not tell refuses nothing
+        return Capacity(cpus=float(cpus or "inf"), memory=memory, slots=max(1, cpus) * _SLOTS_PER_CPU)
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What a container cannot give a step, and how it takes the other fields; makes no call to the engine."""
