@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stoker.backends.slurm.limits import JobRequest, LimitRow, excess, job_requests
 from stoker.backends.slurm.settings import parse_time
 from stoker.backends.slurm.states import scontrol_rows, squeue_rows
 from stoker.backends.slurm.values import UNLIMITED, Gres, amount, gres_of, mebibytes, seconds, tres_of
@@ -158,6 +159,20 @@ def test_tres_without_an_amount() -> None:
         "mem": None, "cpu": None, "gres/gpu": 8, "gres/gpu:h100": 8,
     }  # fmt: skip
     assert tres_of("mem=1.5T,bb/datawarp=4G") == {"mem": 1.5 * 2**20, "bb/datawarp": 4096}
+
+
+def test_a_limit_that_is_not_understood_counts_and_refuses_nothing() -> None:
+    def row(name: str, cpus: float | None, longest: float | None) -> LimitRow:
+        return LimitRow(name=name, limits={"MaxTRES": {"cpu": cpus}, "MaxTRESPerNode": {"cpu": 2}}, longest=longest)
+
+    asked = JobRequest(amounts={"cpu": 8}, nodes=None, seconds=7200)
+    account = row("the account", 4, 3600)
+    assert (found := excess(asked, [], [account])) is not None and found.most == 4
+    unknown = row("the QOS", None, UNLIMITED)
+    assert excess(asked, [unknown], [account]) is None, "the QOS goes before the account, whatever it says"
+    job = "JobId=12 JobState=PENDING TimeLimit=Partition_Limit TRES=cpu=4,mem=4X,node=few"
+    (request,) = job_requests(job)
+    assert (request.amounts, request.nodes, request.seconds) == ({"cpu": 4}, None, None)
 
 
 # https://slurm.schedmd.com/job_state_codes.html; sacct adds who cancelled a job, and a narrow column a "+".

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.distributed.conftest import HEAD, SPAWN
@@ -12,6 +13,7 @@ from tests.engine.conftest import Lab
 
 from stoker.core.words import memory_text
 from stoker.worker.containment import remove_empty, siblings
+from stoker.worker.treememory import MemoryGroup
 
 MB = 1_000_000
 SCRIPT = (
@@ -217,3 +219,16 @@ def test_a_cgroup_knows_the_peak_without_a_sample_and_without_the_page_cache(tre
     found = {key: full - bare for key, (bare, full) in peaks.items()}
     assert found == {key: pytest.approx(size * MB, rel=0.05) for key, size in sizes.items()}
     assert cached < 350 * MB, "the file's pages are the page cache's; its bytes were the process's once"
+
+
+@pytest.mark.parametrize("stat", ["", "file 3\n", "anon max\n", "anon\n", "anon 1e3\n"])
+def test_a_group_that_does_not_tell_its_memory_is_unknown(stat: str, tmp_path: Path) -> None:
+    """https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files"""
+    group = MemoryGroup(str(tmp_path))
+    assert group.peak() is group.sizes() is None
+    (tmp_path / "memory.peak").write_text("max\n")
+    (tmp_path / "memory.stat").write_text(stat)
+    assert group.peak() is group.sizes() is None
+    (tmp_path / "memory.peak").write_text("4096\n")
+    (tmp_path / "memory.stat").write_text("anon 10\nshmem 5\nactive_file 7\nslab_reclaimable 1\n")
+    assert (group.peak(), group.sizes()) == (4096, (15, 8))
