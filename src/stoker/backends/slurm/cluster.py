@@ -195,23 +195,22 @@ def _groups(text: str) -> Iterator[Group]:
         count = amount(nodes)
         if count is None:
             continue  # then the partition has nodes that are not seen
-        values = {"CPUs": (cpus, amount(cpus)), "MB of memory": (memory, mebibytes(memory))}
-        values["MB of disk"] = (disk, mebibytes(disk))
+        numbers = {"CPUs": amount(cpus), "MB of memory": mebibytes(memory), "MB of disk": mebibytes(disk)}
         resources = gres_of(gres)
+        unread = {name: text for (name, number), text in zip(numbers.items(), (cpus, memory, disk)) if number is None}
+        if any(one.count is None for one in resources):
+            unread["GRES"] = gres
         yield Group(
             partition=partition,
             nodes=int(count),
-            cpus=values["CPUs"][1],
-            memory=values["MB of memory"][1],
-            disk=values["MB of disk"][1],
+            cpus=numbers["CPUs"],
+            memory=numbers["MB of memory"],
+            disk=numbers["MB of disk"],
             features=_names(features) or frozenset(),
             gres=resources,
             state=state.lower(),
             names=names,
-            unread={
-                **{name: text for name, (text, value) in values.items() if value is None},
-                **({"GRES": gres} if any(one.count is None for one in resources) else {}),
-            },
+            unread=unread,
         )
 
 

@@ -155,8 +155,9 @@ class Pools:
         partitions = [cluster.partitions.get(name) for name in names.split(",") if name]
         if not partitions and not cluster.routed:
             partitions = [cluster.default]
-        limits = [limit for one in partitions for limit in ((None, None) if one is None else (one.usual, one.longest))]
-        return None if not limits or None in limits else min(limit for limit in limits if limit is not None)
+        limits = [limit for one in partitions if one is not None for limit in (one.usual, one.longest)]
+        known = [limit for limit in limits if limit is not None]
+        return min(known) if known and len(known) == 2 * len(partitions) else None
 
     def _append(self, pool: JobPool, data: bytes) -> None:
         self._login.append(f"{pool.folder}/{ORDERS}", data)
