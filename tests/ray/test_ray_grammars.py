@@ -48,6 +48,7 @@ def test_resources_that_are_no_numbers_are_unknown(total: dict[str, float], amou
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_real_dashboard_answers_as_its_stand_ins_do(ray_cluster: RayCluster) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     jobs = Jobs(RaySettings(address=ray_cluster.dashboard, headers=headers), {})
