@@ -206,7 +206,7 @@ _NO_JOB: Final = re.compile(r"No managed job|not found|No in-progress managed jo
 
 def _records(title: str, document: Any, name: str = "") -> list[Mapping[str, Any]]:
     """The records of an answer, each with a name. `Away` for an answer that is none: it does not say what is gone."""
-    rows: list[Mapping[str, Any]] = document if isinstance(document, list) else []
+    rows: list[Any] = document if isinstance(document, list) else []
     if document != rows or not all(isinstance(one, Mapping) and (not name or one.get(name)) for one in rows):
         raise Away(f"what {title} printed is not understood: {bounded(json.dumps(document), 200)}")
     return rows
