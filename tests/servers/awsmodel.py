@@ -75,3 +75,17 @@ def thinned(value: Any, shape: Any, dice: random.Random, *, part: float = 0.4) -
     if shape.type_name == "string" and shape.enum and dice.random() < part / 2:
         return NEWER
     return value
+
+
+def projected(value: Any, shape: Any) -> Any:
+    """What of a value a structure has fields for."""
+    if shape.type_name == "structure":
+        return {name: projected(part, shape.members[name]) for name, part in value.items() if name in shape.members}
+    return [projected(part, shape.member) for part in value] if shape.type_name == "list" else value
+
+
+def as_the_service(name: str, operation_name: str, body: Any, dice: random.Random | None) -> tuple[Any, str]:
+    """What a double answers to an operation, thinned where there are dice; and what the model says against it."""
+    shape = service(name).operation_model(operation_name).output_shape
+    wrong = "; ".join(unlike(body, shape, operation_name)) if shape is not None else ""
+    return (body if dice is None or shape is None else thinned(body, shape, dice)), wrong
