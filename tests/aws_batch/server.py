@@ -12,6 +12,7 @@ container's lines into its CloudWatch. What is ours:
   job's container and says that its spot instance was terminated; {"queues": {NAME: {…}}} changes what DescribeJobQueues
   says of a queue; {"hold": true} leaves jobs RUNNABLE until {"hold": false}
 * compute environments are managed ones of EC2, without instances
+* an answer that is not as botocore's model has it is an error
 * a line of a log begins with MARK's first letter again, which moto takes for white space
 * the log stream of a running container is there, with the lines that it has written until now, which moto keeps until
   its end; GetLogEvents has pages of 1,000 lines, where CloudWatch and moto have 10,000
@@ -27,15 +28,14 @@ import uuid
 from typing import Any, Callable, Iterable
 
 import docker
-from botocore.loaders import Loader
-from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from tests.servers.awsmodel import as_the_service, operation, projected, service
 from werkzeug.serving import run_simple
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
-MODEL = ServiceModel(Loader().load_service_model("batch", "service-2"), "batch")
+MODEL = service("batch")
 OVER = ("SUCCEEDED", "FAILED")
 STOP = 30
 PAGE = 1000
@@ -67,33 +67,36 @@ class Front:
         request = Request(environ)
         if request.path == "/double":
             return self._control(json.loads(request.get_data() or b"{}"))(environ, start_response)
-        operation = request.path.removeprefix("/v1/") if request.path.startswith("/v1/") else ""
-        handler: Callable[..., Any] | None = getattr(self, f"on_{operation}", None) if operation else None
+        path = request.path.removeprefix("/v1/") if request.path.startswith("/v1/") else ""
+        handler: Callable[..., Any] | None = getattr(self, f"on_{path}", None) if path else None
         target = request.headers.get("X-Amz-Target", "")
         if target.endswith(".GetLogEvents"):
             environ["wsgi.input"] = _Body(data := request.get_data())
             answer = self._log_events(environ, data)
             return answer(environ, start_response)
-        if not operation:
+        if not path:
             return self.inner(environ, start_response)
         body = json.loads(request.get_data() or b"{}")
         with self.lock:
-            self.calls[operation] = self.calls.get(operation, 0) + 1
+            self.calls[path] = self.calls.get(path, 0) + 1
             if self.faults:
                 self.faults -= 1
                 return _error("TooManyRequestsException", "Too Many Requests", 429)(environ, start_response)
-        problem = _problem(operation, body)
+        problem = _problem(operation("batch", path), body)
         if problem:
             return _error("ClientException", problem)(environ, start_response)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
         if handler is None:
-            answer = self._moto(operation, body, headers)
+            answer = self._moto(path, body, headers)
         else:
             answer = handler(body, headers)
+        if handler is not None and answer.status_code == 200:
+            _, wrong = as_the_service("batch", operation("batch", path), json.loads(answer.get_data()), None)
+            answer = _error("ServerException", f"the double's answer: {wrong}", 500) if wrong else answer
         return answer(environ, start_response)
 
-    def _moto(self, operation: str, body: dict[str, Any], headers: dict[str, str]) -> Response:
-        return self.moto.post(f"/v1/{operation}", data=json.dumps(body), headers=headers)
+    def _moto(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Response:
+        return self.moto.post(f"/v1/{path}", data=json.dumps(body), headers=headers)
 
     def _control(self, words: dict[str, Any]) -> Response:
         with self.lock:
@@ -157,7 +160,13 @@ class Front:
             part["containerOverrides"] = {"environment": environment}
             parts.append(json.loads(self._moto("submitjob", part, headers).get_data())["jobId"])
         with self.lock:
-            self.parents[id] = {"body": body, "parts": parts, "array": bool(size), "created": time.time()}
+            self.parents[id] = {
+                "body": body,
+                "parts": parts,
+                "array": bool(size),
+                "nodes": definition.get("nodeProperties"),
+                "created": time.time(),
+            }
         if nodes:
             threading.Thread(target=self._end_with_main, args=(id, headers), daemon=True).start()
         return _json({"jobId": id, "jobName": body["jobName"], "jobArn": f"arn:aws:batch:::job/{id}"})
@@ -200,15 +209,16 @@ class Front:
             if mark and parent in self.parents and int(number) < len(self.parents[parent]["parts"]):
                 (row,) = self._rows([self.parents[parent]["parts"][int(number)]], headers)
                 row["jobName"] = self.parents[parent]["body"]["jobName"]
-                row["arrayProperties" if mark == ":" else "nodeProperties"] = (
-                    {"index": int(number)} if mark == ":" else {"nodeIndex": int(number)}
-                )
+                if mark == ":":
+                    row["arrayProperties"] = {"index": int(number)}
+                else:
+                    row["nodeDetails"] = {"nodeIndex": int(number), "isMainNode": number == "0"}
                 rows.append({**row, "jobId": id})
             elif real in self.parents:
                 rows.append({**self._parent_row(real, headers), "jobId": id})
             else:
                 rows += [{**row, "jobId": id} for row in self._rows([real], headers)]
-        return _json({"jobs": rows})
+        return _json({"jobs": [{"startedAt": 0, **row} for row in rows]})  # the model requires it of all
 
     def _row_of(self, id: str, body: dict[str, Any], status: str) -> dict[str, Any]:
         return {
@@ -227,7 +237,7 @@ class Front:
         states = [row["status"] for row in rows]
         if not parent["array"]:
             row = {**self._row_of(id, parent["body"], states[0]), **_ends(rows[0])}
-            row["nodeProperties"] = {"numNodes": len(rows), "mainNode": 0}
+            row["nodeProperties"] = {**parent["nodes"], "numNodes": len(rows), "mainNode": 0}
             return row
         status = "PENDING"
         if all(state in OVER for state in states):
@@ -244,8 +254,10 @@ class Front:
 
         rows = json.loads(self._moto("describejobs", {"jobs": ids}, headers).get_data()).get("jobs", [])
         backend = batch_backends["123456789012"][_region(headers)]
+        rows = _without_null(rows)
         for row in rows:
             job = backend.get_job_by_id(row["jobId"])
+            row.get("container", {}).pop("vcpus", None)  # moto has a fraction of what is in resourceRequirements
             if job.exit_code is not None and row["status"] in OVER:
                 row.setdefault("container", {})["exitCode"] = job.exit_code
                 if row["jobId"] in self.ended and job.exit_code:
@@ -282,7 +294,7 @@ class Front:
             if (row["jobName"].startswith(wanted[:-1]) if wanted.endswith("*") else row["jobName"] == wanted)
         ]
         at = int(body.get("nextToken") or 0)
-        page = {"jobSummaryList": matching[at : at + 2]}
+        page = {"jobSummaryList": [projected(row, MODEL.shape_for("JobSummary")) for row in matching[at : at + 2]]}
         return _json({**page, "nextToken": str(at + 2)} if len(matching) > at + 2 else page)
 
     def _summary(self, row: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
@@ -326,7 +338,7 @@ class Front:
 
     def on_describecomputeenvironments(self, body: dict[str, Any], headers: dict[str, str]) -> Response:
         """moto's, as managed ones: those need subnets, roles and instances there."""
-        answer = json.loads(self._moto("describecomputeenvironments", body, headers).get_data())
+        answer = _without_null(json.loads(self._moto("describecomputeenvironments", body, headers).get_data()))
         for row in answer["computeEnvironments"]:
             resources = {"type": "EC2", "maxvCpus": 64, "instanceTypes": ["m5.4xlarge"], "subnets": ["subnet-1"]}
             row.update(type="MANAGED", status="VALID", computeResources=resources)
@@ -334,7 +346,7 @@ class Front:
 
     def on_describejobqueues(self, body: dict[str, Any], headers: dict[str, str]) -> Response:
         """moto's, with what a test says of them."""
-        answer = json.loads(self._moto("describejobqueues", body, headers).get_data())
+        answer = _without_null(json.loads(self._moto("describejobqueues", body, headers).get_data()))
         for row in answer["jobQueues"]:
             row.update(self.queues.get(row["jobQueueName"], {}))
         return _json(answer)
@@ -363,6 +375,13 @@ class Front:
         return _json(page)
 
 
+def _without_null(value: Any) -> Any:
+    """What moto says, without the fields that it has no value for: AWS leaves them out."""
+    if isinstance(value, dict):
+        return {name: _without_null(part) for name, part in value.items() if part is not None}
+    return [_without_null(part) for part in value] if isinstance(value, list) else value
+
+
 def _target(environ: dict[str, Any]) -> dict[str, Any]:
     return {"path": environ["PATH_INFO"], "method": environ["REQUEST_METHOD"]}
 
@@ -384,14 +403,13 @@ class _Body:
         return self._file.readline(size)
 
 
-def _problem(operation: str, body: dict[str, Any]) -> str:
+def _problem(name: str, body: dict[str, Any]) -> str:
     """What botocore's model of the service says against a request."""
-    for name in MODEL.operation_names:
-        if name.lower() == operation:
-            shape = MODEL.operation_model(name).input_shape
-            report = ParamValidator().validate(body, shape) if shape is not None else None
-            return report.generate_report() if report is not None and report.has_errors() else ""
-    return f"there is no operation {operation}"
+    if not name:
+        return "there is no such operation"
+    shape = MODEL.operation_model(name).input_shape
+    report = ParamValidator().validate(body, shape) if shape is not None else None
+    return report.generate_report() if report is not None and report.has_errors() else ""
 
 
 def _ends(row: dict[str, Any]) -> dict[str, Any]:

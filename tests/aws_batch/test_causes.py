@@ -186,9 +186,9 @@ def test_success_and_attempts() -> None:
 
 def test_the_first_node_that_failed_by_itself_is_blamed() -> None:
     nodes = [
-        failed("Terminated by main node", exitCode=143) | {"nodeDetails": {"nodeIndex": 0}, "stoppedAt": 900},
-        failed(exitCode=1) | {"nodeDetails": {"nodeIndex": 1}, "stoppedAt": 2000},
-        failed(exitCode=139) | {"nodeDetails": {"nodeIndex": 2}, "stoppedAt": 1000},
+        failed("Terminated by main node", exitCode=143) | {"nodeDetails": {"nodeIndex": 0}, "stoppedAt": 1700000000900},
+        failed(exitCode=1) | {"nodeDetails": {"nodeIndex": 1}, "stoppedAt": 1700000002000},
+        failed(exitCode=139) | {"nodeDetails": {"nodeIndex": 2}, "stoppedAt": 1700000001000},
     ]
     end = gang_end(failed(exitCode=143), nodes)
     assert end is not None and end.cause == status.CRASHED and end.part == 2

@@ -43,7 +43,7 @@ ENVIRONMENTS = [
     environment("cpu", "optimal"),
     environment("v100", "p3.2xlarge"),
     environment("a100", "p4d.24xlarge"),
-    environment("h100", "p5", maxvCpus=0),
+    environment("h100", "p5"),
     environment("spot-h100", "p5.48xlarge", kind="SPOT"),
     environment("mixed", "p3.16xlarge", "p4d.24xlarge"),
     environment("trn", "trn1.32xlarge"),

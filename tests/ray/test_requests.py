@@ -104,7 +104,7 @@ def test_what_is_sent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend.close()
     text = json.dumps(made, indent=2, sort_keys=True) + "\n"
     golden = GOLDEN / f"{name}.json"
-    if os.environ.get("GOLDEN") == "write":
+    if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
 

@@ -14,7 +14,8 @@ checked against botocore's model, its patterns too. What it does as the service'
 instances away and starts it again; {"break": NAME} fails a job with an InternalServerError; {"deaf": true} does what
 the next CreateTrainingJob says and answers 503; {"quota": N} lets N instances run; {"short": NAME} fails a job that is
 Starting with a CapacityError; {"silent": NAME} answers 503 where the lines of a job are asked for, {"closed": true}
-refuses logs to everybody.
+refuses logs to everybody; {"thin": SEED} has answers lack what they need not have, and have words that nobody knows,
+until {"thin": null}. An answer that is not as botocore's model has it is an error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import argparse
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -35,6 +37,7 @@ from typing import Any, Callable, Iterable
 import botocore.session
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from tests.sagemaker.model import problems
+from tests.servers.awsmodel import as_the_service
 from werkzeug.serving import run_simple
 from werkzeug.wrappers import Request, Response
 
@@ -66,6 +69,8 @@ class Training:
     def turn(self, secondary: str, message: str = "") -> None:
         """Go into a state."""
         self.secondary, self.modified = secondary, time.time()
+        if self.transitions:
+            self.transitions[-1]["EndTime"] = self.modified
         self.transitions.append({"Status": secondary, "StartTime": self.modified, "StatusMessage": message})
 
     def over(self, status: str, reason: str = "") -> None:
@@ -191,12 +196,16 @@ class Training:
             "CreationTime": self.created,
             "LastModifiedTime": self.modified,
             "TrainingJobStatus": self.status,
+            "SecondaryStatus": self.secondary,
+            **({"TrainingEndTime": self.modified} if self.status in ("Completed", "Failed", "Stopped") else {}),
         }
 
     def description(self) -> dict[str, Any]:
         """As DescribeTrainingJob has it."""
         own = {name: part for name, part in self.request.items() if name != "Tags"}
-        row = {**own, **self.summary(), "SecondaryStatus": self.secondary, "ModelArtifacts": {"S3ModelArtifacts": ""}}
+        row = {**own, **self.summary(), "ModelArtifacts": {"S3ModelArtifacts": ""}}
+        began = next((one["StartTime"] for one in self.transitions if one["Status"] == "Training"), None)
+        row.update({} if began is None else {"TrainingStartTime": began})
         row["SecondaryStatusTransitions"] = list(self.transitions)
         return {**row, "FailureReason": self.reason} if self.reason else row
 
@@ -214,6 +223,7 @@ class Front:
         self.quota = 1000
         self.silent = ""
         self.closed = False
+        self.dice: random.Random | None = None
         self.calls: dict[str, int] = {}
         self.environment = {
             **{name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ},
@@ -267,8 +277,15 @@ class Front:
             if wrong or handler is None:
                 answer = _error("ValidationException", "; ".join(wrong) or f"{operation} is not in the double")
             else:
-                answer = handler(body)
+                answer = self._checked(operation, handler(body))
         return answer(environ, start_response)
+
+    def _checked(self, operation: str, answer: Response) -> Response:
+        """The answer as the service's model has it."""
+        if answer.status_code != 200:
+            return answer
+        body, wrong = as_the_service("sagemaker", operation, json.loads(answer.get_data()), self.dice)
+        return _error("InternalFailure", f"the double's answer: {wrong}", 500) if wrong else _json(body)
 
     def _control(self, words: dict[str, Any]) -> Response:
         with self.lock:
@@ -277,6 +294,8 @@ class Front:
             self.quota = words.get("quota", self.quota)
             self.silent = words.get("silent", self.silent)
             self.closed = words.get("closed", self.closed)
+            if "thin" in words:
+                self.dice = None if words["thin"] is None else random.Random(words["thin"])
             if "short" in words:
                 self.jobs[words["short"]].short = True
             for word in ("interrupt", "break"):

@@ -86,12 +86,12 @@ LIMIT = "The account-level service limit {} Instances, with current utilization 
         # As users of AWS quote it.
         (
             LIMIT.format("'ml.p3.2xlarge for training job usage' is 0", 0) + "1 Instances. Please contact AWS support",
-            Quota(name="ml.p3.2xlarge for training job usage", limit=0),
+            Quota(name="ml.p3.2xlarge for training job usage", limit=0, used=0, asked=1),
             False,
         ),
         (
             LIMIT.format("'ml.p3.8xlarge for training job usage' is 2", 3) + "1 Instances.",
-            Quota(name="ml.p3.8xlarge for training job usage", limit=2, used=3),
+            Quota(name="ml.p3.8xlarge for training job usage", limit=2, used=3, asked=1),
             True,
         ),
         (
@@ -101,7 +101,7 @@ LIMIT = "The account-level service limit {} Instances, with current utilization 
         ),
         (
             LIMIT.format("for training-job/ml.p2.xlarge is 0", 0) + "2 Instances.",
-            Quota(name="training-job/ml.p2.xlarge", limit=0, asked=2),
+            Quota(name="training-job/ml.p2.xlarge", limit=0, used=0, asked=2),
             False,
         ),
         ("something else", None, False),

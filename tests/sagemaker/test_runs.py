@@ -147,8 +147,9 @@ def test_a_pipeline_whose_answer_to_a_request_is_lost(aws: Any, sagemaker_accoun
 
 
 def test_a_step_operator_and_a_failure(aws: Any, sagemaker_account: SagemakerAccount) -> None:
-    before = set(sagemaker_account.control()["jobs"])
+    before = set(sagemaker_account.control(thin=1)["jobs"])
     done = aws.run("train.py", "mixed", env={"STOKER_STACK": "mixed"}, timeout=300.0)
+    sagemaker_account.control(thin=None)
     assert "trained by algo-1" in done.stdout and "on 3" in done.stdout, done.stdout + done.stderr
     failed = aws.run("train.py", "wrong", code=None, timeout=300.0)
     assert failed.returncode and "three is too much" in failed.stdout + failed.stderr

@@ -4,9 +4,9 @@
 
 A cluster is a process of its own (`supervise`), which runs the task's `setup` and `run` for each node as local
 processes with SkyPilot's variables, and goes away by its autostop. What SkyPilot prints for `-o json` is printed here
-with the fields that Stoker reads. Files in the folder make bad luck: `away` (the API server does not answer),
-`capacity` (so many launches find no machine), `slow` (seconds for a launch), `reclaim-NAME` (the cloud takes the
-machine away). A minute is SKY_DOUBLE_MINUTE seconds.
+with all of its fields; with a file `thin`, whose text is the seed, as another release would print it. Other files in
+the folder make bad luck: `away` (the API server does not answer), `capacity` (so many launches find no machine),
+`slow` (seconds for a launch), `reclaim-NAME` (the cloud takes the machine away). A minute is SKY_DOUBLE_MINUTE seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import fnmatch
 import json
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -24,6 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.skypilot.answers import ANSWERS, thinned  # this file is run as a program
 
 STATE = Path(os.environ.get("SKY_DOUBLE", ""))
 MINUTE = float(os.environ.get("SKY_DOUBLE_MINUTE", "60"))
@@ -65,6 +70,13 @@ def fail(text: str, code: int = 1) -> None:
 def luck(name: str) -> str:
     path = STATE / name
     return path.read_text().strip() if path.exists() else ""
+
+
+def record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A record as SkyPilot prints it: all fields of its model, those without a value as null."""
+    whole = {name: fields.get(name) for name in ANSWERS["models"][kind]}
+    dice = random.Random(f"{luck('thin')} {time.time_ns()}")
+    return thinned(whole, kind, dice) if luck("thin") else whole
 
 
 # Clusters
@@ -257,13 +269,19 @@ def status(words: list[str]) -> None:
     rows = [one for one in clusters() if not patterns or any(fnmatch.fnmatch(one["name"], p) for p in patterns)]
     spot = {one["name"]: "[Spot]" if one["task"]["resources"].get("use_spot") else "" for one in rows}
     shown = [
-        {
-            "name": one["name"],
-            "status": one["status"],
-            "init_kind": one.get("init_kind") if one["status"] == "INIT" else None,
-            "last_event": one.get("last_event"),
-            "resources_str": f"1x(double){spot[one['name']]}",
-        }
+        record(
+            "StatusResponse",
+            {
+                **ANSWERS["cluster"],
+                "name": one["name"],
+                "status": one["status"],
+                "init_kind": one.get("init_kind") if one["status"] == "INIT" else None,
+                "last_event": one.get("last_event"),
+                "resources_str": f"1x(double){spot[one['name']]}",
+                "resources_str_full": f"1x(double){spot[one['name']]}",
+                "nodes": one["task"].get("num_nodes", 1),
+            },
+        )
         for one in rows
     ]
     print("Clusters\n" if "json" not in words else "", end="")
@@ -349,7 +367,7 @@ def jobs_queue(words: list[str]) -> None:
     rows = [read(path) for path in jobs()]
     if "--skip-finished" in words:
         rows = [one for one in rows if one["status"] in (*IN_FLIGHT, "CANCELLING")]
-    print(json.dumps([{name: value for name, value in one.items() if name != "task"} for one in rows], indent=2))
+    print(json.dumps([record("ManagedJobRecord", one) for one in rows], indent=2))
 
 
 def jobs_cancel(words: list[str]) -> None:
@@ -376,7 +394,9 @@ def main(words: list[str]) -> None:
     if words[0] == "jobs":
         jobs_table[words[1]](words[2:])
     elif words[:2] == ["api", "info"]:
-        print(json.dumps({"server": {"url": "http://127.0.0.1:46580", "status": "healthy", "version": "0.14.1"}}))
+        version = {"version": "0.14.1", "commit": "3f2a"}
+        server = {"url": "http://127.0.0.1:46580", "status": "healthy", **version, "api_version": "60"}
+        print(json.dumps({"client": version, "server": server, "user": "ada"}))
     elif words[0] == "check":
         print(json.dumps({"default": {"AWS": ["compute", "storage"], "Kubernetes": ["compute"]}}))
     else:

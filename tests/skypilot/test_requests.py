@@ -409,10 +409,17 @@ def test_names_of_skypilots_catalogs_mean_the_accelerator() -> None:
 
 # What it costs
 
-VMS = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone,GpuInfo
-p3.8xlarge,V100,4,32,244,12.24,3.67,us-east-1,us-east-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
-p3.2xlarge,V100,1,8,61,3.06,0.92,us-east-1,us-east-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
-p3.2xlarge,V100,1,8,61,4.23,,eu-west-1,eu-west-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
+
+def info(count: int) -> str:
+    """What SkyPilot's catalogs say of machines with V100."""
+    chip = {"Name": "V100", "Manufacturer": "NVIDIA", "Count": float(count), "MemoryInfo": {"SizeInMiB": 16384}}
+    return str({"Gpus": [chip], "TotalGpuMemoryInMiB": 16384 * count})
+
+
+VMS = f"""InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone,GpuInfo
+p3.8xlarge,V100,4.0,32.0,244.0,12.24,3.67,us-east-1,us-east-1a,"{info(4)}"
+p3.2xlarge,V100,1,8,61,3.06,0.92,us-east-1,us-east-1a,"{info(1)}"
+p3.2xlarge,V100,1,8,61,4.23,,eu-west-1,eu-west-1a,"{info(1)}"
 m6i.large,,,2,8,0.096,0.03,us-east-1,us-east-1a,
 1x_A6000_SECURE,RTXA6000,1,9,50,0.49,,US,,
 gpu_1x_a6000,A6000,1,14,100,0.8,,us-west-1,,

@@ -67,6 +67,7 @@ def test_a_pipeline_with_a_fan_out(
     them as secrets."""
     for name, value in {**s3_server.environment, "HF_TOKEN": "carried"}.items():
         monkeypatch.setenv(name, value)
+    (double.state / "thin").write_text("a release with other fields")
     store = f"{s3_server.bucket('skypilot')}/store"
     project.write(
         {

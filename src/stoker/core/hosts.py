@@ -41,7 +41,7 @@ def ssh_address(text: str) -> Address:
         raise SettingsError(f"{text!r} is not the address of a host", fix=f'write "ssh://{host}"' if host else _FIX)
     try:
         parts = urlsplit(raw)
-        port = parts.port or 0
+        port = parts.port
     except ValueError as error:
         raise SettingsError(f"{text!r} is not the address of a host: {error}", fix=_FIX) from None
     if parts.password is not None:
@@ -53,13 +53,15 @@ def ssh_address(text: str) -> Address:
         raise SettingsError(
             f"{text!r} has more than a host in it", fix="take away what follows the host; folder=… says where files go"
         )
+    if port == 0:
+        raise SettingsError(f"{text!r} names port 0, which nobody listens on", fix=_FIX)
     name, _, location = parts.netloc.rpartition("@")
     user = unquote(name)
     # As it was written: an alias of ~/.ssh/config may have capitals, which `hostname` would make small.
     host = re.sub(r":\d*$", "", location) if not location.startswith("[") else location[1:].partition("]")[0]
     if not _HOST.fullmatch(host) or (user and not _USER.fullmatch(user)):
         raise SettingsError(f"{text!r} is not the address of a host", fix=_FIX)
-    return Address(host, user, port)
+    return Address(host, user, port or 0)
 
 
 def is_folder_elsewhere(uri: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, Iterator, Literal, Mapping, Sequence
 
 from stoker.core.errors import BackendError
 from stoker.core.questions import NoAnswer, Questions
-from stoker.images.facts import ImageInspection, read
+from stoker.images.facts import MACHINES, ImageInspection, read
 from stoker.images.layers import LayerContents, saved_layers
 from stoker.images.reference import parse
 
@@ -23,11 +23,6 @@ EngineKind = Literal["docker", "podman", "buildah"]
 ENGINE_KINDS: Final[tuple[EngineKind, ...]] = ("docker", "podman", "buildah")
 SECONDS: Final = 60.0
 """Seconds that an engine may take to answer; a machine that pulls images is slow."""
-# What `uname -m` says, as engines of the podman family report it in places, → what images call it.
-# https://github.com/containerd/platforms/blob/main/database.go
-MACHINES: Final[Mapping[str, str]] = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
-
-
 ENGINE_SECONDS: Final = 120.0
 """How long a plan remembers which engine answered, or that none did."""
 
@@ -119,7 +114,8 @@ class ImageEngine:
     def size(self, reference: str) -> int | None:
         """Bytes of an image's unpacked layers; None if not known."""
         document = self.document(reference)
-        return int(document["Size"]) if document is not None and document.get("Size") else None
+        size = None if document is None else document.get("Size")
+        return size if type(size) is int and size > 0 else None
 
     def id(self, reference: str) -> str | None:
         """The id of an image in this engine: `sha256:…` of its configuration; None if it does not have the image."""

@@ -62,6 +62,35 @@ _INSTALLED: Final = re.compile(r"(?:^|[\s\"'])(torch|tensorflow|jax|deepspeed|ac
 _INSTALLS: Final = re.compile(r"\b(?:pip3?|uv pip|python3? -m pip|conda|mamba)\b[^;&|]*\binstall\b([^;&|]*)")
 
 
+# https://github.com/containerd/platforms/blob/main/database.go
+MACHINES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("x86_64", "x86-64"), "amd64"),
+    "aarch64": "arm64",
+    **dict.fromkeys(("armhf", "armel", "armv6l", "armv7l"), "arm"),
+    **dict.fromkeys(("i386", "i486", "i586", "i686"), "386"),
+}
+"""What `uname -m` and others call a processor → what images call it."""
+# `go tool dist list` of Go 1.25, which the image specification refers to; those of Linux.
+ARCHITECTURES: Final = frozenset(
+    "386 amd64 arm arm64 loong64 mips mips64 mips64le mipsle ppc64 ppc64le riscv64 s390x wasm".split()  # noqa: SIM905
+)
+_CREATED: Final = re.compile(r"(?P<year>[0-9]{4})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}.*")
+_FIRST_YEAR: Final = 2013
+"""The year of the first images: an earlier time is Go's zero time (0001), or that of builds that hide theirs (1970)."""
+
+
+def architecture_of(word: object) -> str:
+    """A processor as images call it; empty for what is none."""
+    name = MACHINES.get(str(word).lower(), str(word).lower())
+    return name if name in ARCHITECTURES else ""
+
+
+def created_of(word: object) -> str:
+    """When an image was made, in ISO 8601; empty where that is not said."""
+    match = _CREATED.fullmatch(word) if isinstance(word, str) else None
+    return match[0] if match is not None and int(match["year"]) >= _FIRST_YEAR else ""
+
+
 def read(
     reference: str,
     config: Mapping[str, Any],
@@ -77,7 +106,7 @@ def read(
     an engine's answer is converted to it first.
     """
     inner = config.get("config") or {}
-    env = dict(text.partition("=")[::2] for text in inner.get("Env") or ())
+    env = dict(text.partition("=")[::2] for text in inner.get("Env") or () if "=" in text)
     labels = {str(name): str(value) for name, value in (inner.get("Labels") or {}).items()}
     history = [str(entry.get("created_by", "")) for entry in config.get("history") or ()]
     values: dict[str, tuple[str, str]] = {}
@@ -96,7 +125,7 @@ def read(
     def value(name: str) -> str:
         return values.get(name, ("", ""))[0]
 
-    architecture = str(config.get("architecture", ""))
+    architecture = architecture_of(config.get("architecture"))
     facts = ImageFacts(
         reference=reference,
         digest=digest,
@@ -123,7 +152,7 @@ def read(
         sources={name: source for name, (_, source) in sorted(values.items())},
         architecture=architecture,
         folder=str(inner.get("WorkingDir") or ""),
-        created=str(config.get("created") or ""),
+        created=created_of(config.get("created")),
     )
 
 
@@ -181,10 +210,10 @@ def _env_facts(env: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
 def _label_facts(labels: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
     # org.opencontainers.image.version is not read: images inherit it from Ubuntu's, whose version it then is.
     package = _LABEL_FRAMEWORKS.get(labels.get("framework", "").lower())
-    if package and "framework_version" in labels:
-        yield package, labels["framework_version"], "label framework_version"
-    version = labels.get("com.nvidia.cudnn.version", "")
-    yield "cudnn", version, "label com.nvidia.cudnn.version"
+    for name, label in ((package, "framework_version"), ("cudnn", "com.nvidia.cudnn.version")):
+        match = _VERSION.fullmatch(labels.get(label, ""))
+        if name and match is not None:
+            yield name, match[0], f"label {label}"
 
 
 def _history_facts(history: Iterable[str]) -> Iterable[tuple[str, str, str]]:

@@ -7,10 +7,11 @@ is the one that is built from or run, whatever the registry has by now.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import urllib.parse
-from typing import IO, Any, Callable, Final, Iterable, Mapping, Protocol, Sequence, cast
+from typing import IO, Any, Callable, Final, Iterable, Iterator, Mapping, Protocol, Sequence, cast
 
 import attrs
 
@@ -22,7 +23,7 @@ from stoker.core.imagenames import facts_of_name
 from stoker.core.questions import NoAnswer, Questions
 from stoker.core.units import size_text
 from stoker.images.credentials import Credentials, needed
-from stoker.images.facts import ImageInspection, read, with_contents
+from stoker.images.facts import ImageInspection, architecture_of, read, with_contents
 from stoker.images.layers import CHUNK, LayerContents, LayerReading, contents_of, read_layer
 from stoker.images.reference import ImageReference, parse
 from stoker.images.registries import BAD_NAME, registry_flavor
@@ -146,18 +147,24 @@ def examine(
     """`inspect`, with the source of each fact, and with the contents of the layers as far as `layers` allows."""
     name = parse(reference)
     if engine is not None:
-        inspection = engine.read(reference)
+        with _as_documents("the container engine", reference, "look at what `docker image inspect` prints of it"):
+            inspection = engine.read(reference)
         if inspection is not None:
             return inspection if layers is None else _with_exported(inspection, engine, layers)
     connection = Connection(name, "pull", environ)
-    try:
+    fix = "look at what is behind this address: a proxy, or a page that asks for a login"
+    with _as_documents(name.registry, reference, fix):
         return _examine(connection, reference, platform, layers)
+
+
+@contextlib.contextmanager
+def _as_documents(who: str, reference: str, fix: str) -> Iterator[None]:
+    """Turn what goes wrong with a document of another form into an error that says so."""
+    try:
+        yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BackendError(
-            f"{name.registry} did not answer as registries do: {type(error).__name__}: {error}",
-            where=reference,
-            fix="look at what is behind this address: a proxy, or a page that asks for a login",
-        ) from error
+        words = f"{who} did not answer as registries do: {type(error).__name__}: {error}"
+        raise BackendError(words, where=reference, fix=fix) from error
 
 
 def _examine(connection: Connection, reference: str, platform: str, layers: LayerReading | None) -> ImageInspection:
@@ -165,17 +172,20 @@ def _examine(connection: Connection, reference: str, platform: str, layers: Laye
     answer = _manifest(connection, name.digest or name.tag)
     digest = _digest(answer, name)
     document = _document(answer, name)
-    architectures: tuple[str, ...] = ()
+    architectures: list[str] = []
     if "manifests" in document:
         entries = _platforms(document["manifests"])
-        architectures = tuple(dict.fromkeys(architecture for (_, architecture), _ in entries))
+        architectures = list(dict.fromkeys(architecture for (_, architecture), _ in entries))
         document = _document(_manifest(connection, _choose_platform(entries, platform, name)), name)
     if not isinstance(document.get("config"), dict) or "layers" not in document:
         kind = document.get("mediaType") or f"schema version {document.get('schemaVersion')}"
         raise BackendError(f"this is no image that can be run: {kind}", where=reference, fix="name an image")
     config = _blob(connection, document["config"], name)
-    size = sum(int(layer.get("size", 0)) for layer in document["layers"])
-    inspection = read(reference, config, digest=digest, architectures=architectures, size=size)
+    size = _size(document["layers"])
+    if "" in architectures:  # what it has besides is for the processor of the image that is read, as far as is known
+        architectures.append(architecture_of(config.get("architecture")))
+    named = dict.fromkeys(filter(None, architectures))
+    inspection = read(reference, config, digest=digest, architectures=named, size=size)
     return inspection if layers is None else _with_downloaded(inspection, connection, document["layers"], layers)
 
 
@@ -259,8 +269,7 @@ def _with_exported(inspection: ImageInspection, engine: ImageSource, layers: Lay
     if contents is None:
         size = engine.size(reference)
         if layers.largest_export is not None and (size is None or size > layers.largest_export):
-            how_many = size_text(size) if size is not None else "an unknown number of bytes"
-            return _unread(inspection, f"{how_many} would have to be exported")
+            return _unread(inspection, f"{_amount(size)} would have to be exported")
         try:
             contents, done = engine.layers(reference, layers.deadline), "read"
         except BackendError as error:
@@ -277,9 +286,9 @@ def _with_downloaded(
     digests = [str(layer.get("digest", "")) for layer in descriptors]
     contents = {digest: layers.cache.get(digest) for digest in digests}
     unread = [layer for layer in descriptors if contents[str(layer.get("digest", ""))] is None]
-    size = sum(int(layer.get("size", 0)) for layer in unread)
-    if layers.largest_download is not None and size > layers.largest_download:
-        return _unread(inspection, f"{size_text(size)} would have to be downloaded")
+    size = _size(unread)
+    if layers.largest_download is not None and (size is None or size > layers.largest_download):
+        return _unread(inspection, f"{_amount(size)} would have to be downloaded")
     deadline = layers.deadline
     try:
         for layer in reversed(unread):  # the newest are those that other images do not have
@@ -320,6 +329,20 @@ class _Hashed:
     def digest(self) -> str:
         """`sha256:…` of all that was read."""
         return f"{self._algorithm}:{self._hash.hexdigest()}"
+
+
+def _size(descriptors: Iterable[Mapping[str, Any]]) -> int | None:
+    """Bytes of layers; None where one of them does not say its own.
+
+    https://github.com/opencontainers/image-spec/blob/main/descriptor.md#properties
+    """
+    sizes = [layer.get("size") for layer in descriptors]
+    known = [size for size in sizes if type(size) is int and size >= 0]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _amount(size: int | None) -> str:
+    return "an unknown number of bytes" if size is None else size_text(size)
 
 
 def _unread(inspection: ImageInspection, why: str) -> ImageInspection:
@@ -408,16 +431,21 @@ def _document(answer: RegistryAnswer, name: ImageReference) -> Mapping[str, Any]
 
 
 def _platforms(entries: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], str]]:
-    """((os, architecture), digest) of an index's images, without BuildKit's attestations, which have no platform."""
+    """((os, architecture), digest) of an index's images, without BuildKit's attestations, whose platform is "unknown".
+
+    A platform is optional, and empty where it is not said:
+    https://github.com/opencontainers/image-spec/blob/main/image-index.md
+    """
     platforms = []
     for entry in entries:
-        platform = entry.get("platform") or {}
-        os, architecture = str(platform.get("os", "")), str(platform.get("architecture", ""))
-        if os and os != "unknown" and architecture:
-            variant = platform.get("variant")
-            # arm64's only variant is v8; 32-bit ARM's are different machines.
-            full = f"{architecture}/{variant}" if variant and architecture == "arm" else architecture
-            platforms.append(((os, full), str(entry.get("digest", ""))))
+        platform, digest = entry.get("platform") or {}, str(entry.get("digest", ""))
+        os, architecture = str(platform.get("os") or ""), architecture_of(platform.get("architecture"))
+        if os == "unknown" or "vnd.docker.reference.type" in (entry.get("annotations") or {}):
+            continue
+        variant = platform.get("variant")
+        # arm64's only variant is v8; 32-bit ARM's are different machines.
+        full = f"{architecture}/{variant}" if variant and architecture == "arm" else architecture
+        platforms.append(((os, full) if os and full else ("", ""), digest))
     return platforms
 
 
@@ -426,8 +454,9 @@ def _choose_platform(entries: list[tuple[tuple[str, str], str]], platform: str, 
     for kind, digest in entries:
         if kind == required:
             return digest
-    if entries and not platform:
-        return entries[0][1]
+    unnamed = [digest for kind, digest in entries if not kind[1]] or [digest for _, digest in entries if not platform]
+    if unnamed:
+        return unnamed[0]
     available = ", ".join("/".join(kind) for kind, _ in entries) or "nothing that can be run"
     raise BackendError(
         f"there is no image for {platform or 'linux/amd64'}", where=str(name), fix=f"there is {available}"

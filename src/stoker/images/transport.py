@@ -17,6 +17,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from email.message import Message
+from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Callable, Final, Iterator, Mapping, Sequence
@@ -279,9 +280,9 @@ class Connection:
             advice = login_advice(self.reference, account, self._environ)
             fix = f"look at the name; a private image needs a login first: {advice}"
         elif error.code == 429:
-            wait = error.headers.get("Retry-After", "")
+            wait = retry_after(error.headers.get("Retry-After", ""), time.time())
             message = f"{self.reference.registry} has had too many requests from this address{suffix}"
-            fix = f"wait{f' {wait} s' if wait.isdecimal() else ''}"
+            fix = f"wait{f' {wait:.0f} s' if wait is not None else ''}"
             fix += f", or {login_advice(self.reference, account, self._environ)}" if account is None else ""
             if self.reference.registry == HUB and account is None:
                 fix += " (Docker Hub allows more to those who are logged in)"
@@ -290,6 +291,20 @@ class Connection:
         else:
             message, fix = f"{self.reference.registry} answered HTTP {error.code}{suffix}", ""
         return RegistryRefused(message, status=error.code, codes=codes, where=where, fix=fix)
+
+
+def retry_after(text: str, now: float) -> float | None:
+    """Seconds of a Retry-After, which has a number of them or a date; None for what is neither.
+
+    https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
+    """
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
+    try:
+        return max(parsedate_to_datetime(text).timestamp() - now, 0.0)
+    except (ValueError, OverflowError):
+        return None
 
 
 def certificate_folders(server: str, environ: Mapping[str, str]) -> list[Path]:

@@ -254,7 +254,7 @@ def applies(marker: str, *, python: Release, machine: str) -> bool | None:
 
 def numbers(version: str) -> Release:
     """The release of a version: (2, 4, 0) of "2.4.0rc1+cu124"; empty for a text that begins with no number."""
-    match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", version)
+    match = re.match(r"v?(?:[0-9]+!)?([0-9]+(?:\.[0-9]+)*)", version)
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 

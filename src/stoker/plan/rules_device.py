@@ -249,6 +249,10 @@ def neuron(facts: PlanFacts) -> Iterator[Finding]:
         yield _finding(facts, NOT_NEURON, _level(facts), what, fix="take an image with CUDA, or ask for trainium")
 
 
+_TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
+"""What Go's `strconv.ParseBool`, by which the runtime reads it, takes for true."""
+
+
 def gate_condition(facts: PlanFacts) -> str:
     """The condition that the container runtime checks before it starts the image; empty for none.
 
@@ -257,7 +261,7 @@ def gate_condition(facts: PlanFacts) -> str:
     env = {**facts.image.env, **_image_environment(facts)}
     condition = env.get("NVIDIA_REQUIRE_CUDA", "")
     version = env.get("CUDA_VERSION", "")
-    if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+    if env.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ""
     if not condition and version:
         # An image from before the variable: https://github.com/NVIDIA/nvidia-container-toolkit, image/cuda_image.go
@@ -287,7 +291,8 @@ def _alternative(text: str, held: Hardware) -> bool | None:
         ours = {"cuda": held.cuda, "driver": numbers(held.driver) or None, "arch": next(iter(held.chips), None)}.get(
             name
         )
-        results.append(_holds(ours, sign, numbers(value)) if ours else None)
+        theirs = numbers(value)
+        results.append(_holds(ours, sign, theirs) if ours and theirs else None)
     return False if False in results else None if None in results else True
 
 

@@ -202,6 +202,10 @@ def _wheel_findings(facts: PlanFacts, item: Requirement, wheel: Wheel) -> Iterat
         yield _finding(facts, NOT_INSTALLABLE, "error", what, fix=f"require its wheel for {', '.join(machines)}")
 
 
+_STABLE: Final = ("abi3", "abi3t")
+"""ABIs of a Python that later ones have, too: https://peps.python.org/pep-0384/, https://peps.python.org/pep-0803/."""
+
+
 def _tag_fits(tag: str, abi: str, python: Release) -> bool:
     """https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"""
     match = re.fullmatch(r"(cp|py)(\d)(\d*)", tag)
@@ -210,7 +214,7 @@ def _tag_fits(tag: str, abi: str, python: Release) -> bool:
     minor = int(match[3]) if match[3] else None
     if minor is None:
         return True
-    return minor <= python[1] if match[1] == "py" or abi == "abi3" else minor == python[1]
+    return minor <= python[1] if match[1] == "py" or abi in _STABLE else minor == python[1]
 
 
 def _release_findings(facts: PlanFacts, item: Requirement, torch: str) -> Iterator[Finding]:

@@ -58,12 +58,14 @@ def read_account(api: AwsApi, settings: BatchSettings) -> Account:
 
 
 def describe_types(api: AwsApi, names: Sequence[str]) -> dict[str, InstanceType]:
-    """Instance types that no table has, as EC2 describes them; none of those that it does not know or tell."""
+    """Instance types that no table has, as EC2 describes them; none of those that it does not know or tell in full."""
     types: dict[str, InstanceType] = {}
     for some in _batches(list(names)):
         try:
             for answer in pages(api, "ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=some):
-                types[str(answer["InstanceType"])] = described(answer)
+                known = described(answer)
+                if known is not None:
+                    types[known.name] = known
         except BackendError as error:
             if code_of(error) not in (*DENIED, "InvalidInstanceType"):
                 raise

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.aws import moment, whole
 from stoker.backends.kubernetes.pulls import pull_problem
 from stoker.core.status import (
     CANCELLED,
@@ -256,12 +257,12 @@ def end_of(job: Object) -> BatchEnd | None:
     if status not in ("SUCCEEDED", "FAILED"):
         return None
     container = last_container(job)
-    code = container.get("exitCode")
-    moment = _seconds(job.get("stoppedAt"))
+    code = whole(container.get("exitCode"))
+    stopped = moment(job.get("stoppedAt"))
     if status == "SUCCEEDED":
-        return BatchEnd(state="succeeded", message="finished", exit_code=0 if code is None else code, moment=moment)
-    end = _reading(job, str(container.get("reason") or ""), None if code is None else int(code))
-    return attrs.evolve(end, moment=moment, part=_part(job), exit_code=None if code is None else int(code))
+        return BatchEnd(state="succeeded", message="finished", exit_code=0 if code is None else code, moment=stopped)
+    end = _reading(job, str(container.get("reason") or ""), code)
+    return attrs.evolve(end, moment=stopped, part=_part(job), exit_code=code)
 
 
 def gang_end(job: Object, nodes: Sequence[Object]) -> BatchEnd | None:
@@ -365,13 +366,9 @@ def _part(job: Object) -> int | None:
     index = (job.get("nodeDetails") or {}).get("nodeIndex")
     if index is None:
         index = (job.get("arrayProperties") or {}).get("index")
-    return None if index is None else int(index)
+    return whole(index)
 
 
 def _plain(text: object) -> str:
     words = " ".join(str(text or "").split())
     return words if len(words) <= 400 else words[:399] + "…"
-
-
-def _seconds(milliseconds: object) -> float | None:
-    return float(milliseconds) / 1000 if isinstance(milliseconds, (int, float)) else None

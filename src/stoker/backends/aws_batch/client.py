@@ -50,7 +50,7 @@ class BatchClient(AwsClient):
         rows: dict[str, Mapping[str, Any]] = {}
         for at in range(0, len(ids), AT_ONCE):
             answer = self.call("batch", "describe_jobs", jobs=list(ids[at : at + AT_ONCE]))
-            rows.update((str(row["jobId"]), row) for row in answer["jobs"])
+            rows.update((str(row["jobId"]), row) for row in answer.get("jobs") or ())
         return rows
 
     def named(self, queue: str, name: str) -> list[Mapping[str, Any]]:

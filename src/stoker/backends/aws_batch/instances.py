@@ -8,6 +8,7 @@ from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
+from stoker.backends.base.aws import amount, whole
 from stoker.core.accelerators import MODELS, model
 from stoker.core.errors import SettingsError
 
@@ -147,8 +148,8 @@ class InstanceType:
     """The model's name in Stoker's catalog; empty without accelerators."""
     count: int = 0
     """Accelerators: GPUs, or Neuron devices, which are chips."""
-    efa: int = 0
-    """Elastic Fabric Adapters that it may have."""
+    efa: int | None = None
+    """Elastic Fabric Adapters that it may have; None where that is not known."""
     source: str = ""
     """The page that says so."""
 
@@ -230,32 +231,50 @@ def _largest(family: str) -> InstanceType:
     return largest
 
 
-def described(answer: Mapping[str, Any]) -> InstanceType:
-    """A type as `EC2.DescribeInstanceTypes` describes it; an accelerator that the catalog lacks keeps AWS's name."""
-    gpus = (answer.get("GpuInfo") or {}).get("Gpus") or ()
-    chips = (answer.get("NeuronInfo") or {}).get("NeuronDevices") or ()
-    chip: Mapping[str, Any] = next(iter((*gpus, *chips)), {})
+def described(answer: Mapping[str, Any]) -> InstanceType | None:
+    """A type as `EC2.DescribeInstanceTypes` describes it; an accelerator that the catalog lacks keeps AWS's name.
+
+    None where the answer does not say what a step would get: every field of it is optional, and an accelerator may be a
+    part of one.
+    """
+    vcpus = whole((answer.get("VCpuInfo") or {}).get("DefaultVCpus"))
+    memory = whole((answer.get("MemoryInfo") or {}).get("SizeInMiB"))
+    gpus, neurons = answer.get("GpuInfo"), answer.get("NeuronInfo")
+    chips = [*((gpus or {}).get("Gpus") or ()), *((neurons or {}).get("NeuronDevices") or ())]
+    if not vcpus or not memory or len(chips) != (gpus is not None) + (neurons is not None):
+        return None
+    name = _catalog_name(chips[0]) if chips else ""
+    count = whole(chips[0].get("Count")) if chips else 0
+    if chips and not (name and count):
+        return None
+    network = answer.get("NetworkInfo") or {}
+    adapters = whole((network.get("EfaInfo") or {}).get("MaximumEfaInterfaces"))
     return InstanceType(
-        name=str(answer["InstanceType"]),
-        vcpus=int(answer["VCpuInfo"]["DefaultVCpus"]),
-        memory=int(answer["MemoryInfo"]["SizeInMiB"]),
-        accelerator=_catalog_name(chip) if chip.get("Count") else "",
-        count=int(chip.get("Count") or 0),
-        efa=int(((answer.get("NetworkInfo") or {}).get("EfaInfo") or {}).get("MaximumEfaInterfaces") or 0),
+        name=str(answer.get("InstanceType")),
+        vcpus=vcpus,
+        memory=memory,
+        accelerator=name,
+        count=count or 0,
+        efa=0 if network.get("EfaSupported") is False else adapters,
         source="https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html",
     )
 
 
 def _catalog_name(chip: Mapping[str, Any]) -> str:
-    """The catalog's name of a chip by AWS's name and the memory of one."""
-    name = str(chip.get("Name") or "")
-    size = int((chip.get("MemoryInfo") or {}).get("SizeInMiB") or 0) << 20
+    """The catalog's name of a chip by AWS's name and the memory of one; empty where they fit several or none of it."""
+    name, size = str(chip.get("Name") or ""), whole((chip.get("MemoryInfo") or {}).get("SizeInMiB"))
+    if amount(chip.get("GpuPartitionSize", 1)) != 1:
+        return ""
     family = [each for each in MODELS if each == name or each.startswith(f"{name}-")]
-    for each in family:
-        # A driver keeps a part of the memory for itself, and AWS prints sizes of both kinds.
-        if any(0.9 <= size / amount <= 1.1 for amount in MODELS[each].memory):
-            return each
-    try:
-        return model(name).name
-    except SettingsError:
-        return name.lower() if name.lower() in MODELS else name
+    if not family:
+        try:
+            family = [model(name).name]
+        except SettingsError:
+            family = [each for each in (name.lower(),) if each in MODELS]
+    if not family:
+        return name
+    if size is None:
+        return family[0] if len(family) == 1 else ""
+    # A driver keeps a part of the memory for itself, and AWS prints sizes of both kinds; of a Trainium2 it prints more.
+    most = float("inf") if len(family) == 1 else 1.1
+    return next((each for each in family if any(0.9 <= (size << 20) / has <= most for has in MODELS[each].memory)), "")

@@ -84,11 +84,11 @@ def _queue_check(queue: JobQueue) -> Check:
         text = ", ".join(f"{each.name} {each.problem}" for each in queue.environments) or "it has none"
         problem = f"no compute environment of {queue.name} works: {text}"
         return Check(name=name, found="", problem=problem, fix="enable or mend one of them")
-    limits = ", ".join(f"{each.name} up to {each.vcpus} vCPUs" for each in queue.usable if each.vcpus)
+    limits = [f"{each.name} up to {each.vcpus} vCPUs" for each in queue.usable if each.vcpus is not None]
     unknown = [each for environment in queue.usable for each in environment.unknown]
     hint = f"; not known: {', '.join(unknown)}" if unknown and not queue.fargate else ""
     fair = "; needs a share identifier" if queue.fair else ""
-    return Check(name=name, found=f"{queue.text}; {limits}{hint}{fair}")
+    return Check(name=name, found=f"{queue.text}{'; ' if limits else ''}{', '.join(limits)}{hint}{fair}")
 
 
 def role_check(api: AwsApi, field: str, arn: str, trusted: str = TRUSTED) -> Check:
@@ -102,21 +102,33 @@ def role_check(api: AwsApi, field: str, arn: str, trusted: str = TRUSTED) -> Che
         return Check(
             name=field, found="", problem=f"the role {name}: {error.message}", fix=f"create it, or name another {field}"
         )
-    if trusted not in _trusted(role.get("AssumeRolePolicyDocument")):
+    services = _trusted(role.get("AssumeRolePolicyDocument"))
+    if services is None:
+        return Check(name=field, found=f"{arn}; whether jobs may take it is not understood from its trust policy")
+    if trusted not in services:
         fix = f"let {trusted} take it: sts:AssumeRole in its trust policy"
         return Check(name=field, found="", problem=f"the role {name} cannot be taken by jobs", fix=fix)
     return Check(name=field, found=arn)
 
 
-def _trusted(document: Any) -> set[str]:
-    """The services that a trust policy names."""
+def _trusted(document: Any) -> set[str] | None:
+    """The services that a trust policy names; None for a policy that says it in other words, such as for everybody.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
+    """
     if isinstance(document, str):
-        document = json.loads(urllib.parse.unquote(document))
-    statements = (document or {}).get("Statement") or []
+        try:
+            document = json.loads(urllib.parse.unquote(document))
+        except ValueError:
+            return None
+    statements = document.get("Statement") if isinstance(document, Mapping) else None
     services: set[str] = set()
     for each in statements if isinstance(statements, list) else [statements]:
-        names = (each.get("Principal") or {}).get("Service") if isinstance(each.get("Principal"), Mapping) else None
-        services |= {names} if isinstance(names, str) else set(names or ())
+        principal = each.get("Principal") if isinstance(each, Mapping) else None
+        if not isinstance(principal, Mapping):
+            return None
+        names = principal.get("Service", ())
+        services |= {names} if isinstance(names, str) else set(names)
     return services
 
 

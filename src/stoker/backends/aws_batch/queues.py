@@ -14,13 +14,17 @@ import attrs
 from stoker.backends.aws_batch.definitions import fargate_sizes
 from stoker.backends.aws_batch.instances import InstanceType, expand
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import whole
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.resources import ResourceSettings, describe
 
 FARGATE: Final = ("FARGATE", "FARGATE_SPOT")
 SPOT: Final = ("SPOT", "FARGATE_SPOT")
-KINDS: Final = ("ECS", "ECS_FARGATE", "")
-"""Types of queues whose jobs are containers of ECS; the others take EKS pods or training jobs of SageMaker."""
+OTHERS: Final = ("EKS", "SAGEMAKER_TRAINING")
+"""Types of queues whose jobs are no containers of ECS, but EKS pods and training jobs of SageMaker."""
+KINDS: Final = ("EC2", *SPOT, "FARGATE")
+"""Types of compute environments of which it is known what they may start; AWS has others, and adds to them."""
+_UNTOLD: Final = "of types that AWS does not tell"
 _SHOWN: Final = 3
 """Instance types that a message names of one queue."""
 
@@ -31,12 +35,12 @@ class ComputeEnvironment:
 
     name: str
     kind: str = "EC2"
-    """"EC2", "SPOT", "FARGATE" or "FARGATE_SPOT"; "UNMANAGED" where a person starts instances."""
+    """One of `KINDS`; "UNMANAGED" where a person starts instances; empty for one that is not known."""
     types: tuple[InstanceType, ...] = ()
     unknown: tuple[str, ...] = ()
     """Names of types of which nothing is known."""
-    vcpus: int = 0
-    """`maxvCpus`; 0 where that is not known."""
+    vcpus: int | None = None
+    """`maxvCpus`; None where that is not known."""
     problem: str = ""
     """Why it starts nothing: "is DISABLED", "is INVALID: …"."""
 
@@ -142,11 +146,13 @@ def queues_of_account(
         parts[str(each.get("computeEnvironmentArn"))] = parts[part.name] = part
     rows = []
     for each in queues:
-        if str(each.get("jobQueueType") or "") not in KINDS:
+        if each.get("jobQueueType") in OTHERS:
             continue
-        order = sorted(each.get("computeEnvironmentOrder") or (), key=lambda row: int(row.get("order") or 0))
+        order = sorted(each.get("computeEnvironmentOrder") or (), key=lambda row: whole(row.get("order")) or 0)
         names = [str(row.get("computeEnvironment")) for row in order]
         missing = [ComputeEnvironment(name=name, problem="is not there") for name in names if name not in parts]
+        if "computeEnvironmentOrder" not in each:
+            missing = [ComputeEnvironment(name="its environment", kind="", unknown=(_UNTOLD,))]
         rows.append(
             JobQueue(
                 name=str(each["jobQueueName"]),
@@ -217,7 +223,7 @@ def _hold(resources: ResourceSettings, settings: BatchSettings, queue: JobQueue)
         return "; ".join(f"has {each.name}, which {each.problem}" for each in queue.environments) or "is empty"
     environments = list(queue.usable)
     platform, nodes = settings.get("platform"), resources.get("nodes", 1)
-    if platform and (platform == "FARGATE") != queue.fargate:
+    if platform and all(each.kind for each in environments) and (platform == "FARGATE") != queue.fargate:
         return f"is one of {'Fargate' if queue.fargate else 'EC2'}"
     if nodes > 1:
         environments = [each for each in environments if each.kind not in (*FARGATE, *SPOT, "UNMANAGED")]
@@ -259,7 +265,7 @@ def _hold_on_ec2(
     fitting = [each for each in placed if not count or any(True for _ in _matches(resources, each))]
     if not fitting:
         if unknown:
-            return QueueChoice(queue=queue.name, spot=spot)
+            return QueueChoice(queue=queue.name, fargate=settings.get("platform") == "FARGATE", spot=spot)
         if types and not large:
             return f"has no instance with {cpus} vCPUs and {memory} MiB of memory beside the system's"
         counted = {each.accelerator for each in placed} if count else set()
@@ -272,12 +278,12 @@ def _hold_on_ec2(
         numbers = " or ".join(map(str, sorted(sizes)))
         return f"has instances with {numbers} Neuron devices: the container names as many as its instance has"
     efa = settings.get("efa", 0)
-    if efa and any(each.efa < efa for each in fitting):
-        few = next(each for each in fitting if each.efa < efa)
-        return f"has {few.name}, with {few.efa} Elastic Fabric Adapters"
-    most = sum(each.vcpus for each in environments)
-    if all(each.vcpus for each in environments) and cpus * nodes > most:
-        return f"may start {most} vCPUs at most"
+    few = [each for each in fitting if efa and each.efa is not None and each.efa < efa]
+    if few:
+        return f"has {few[0].name}, with {few[0].efa} Elastic Fabric Adapters"
+    limits = [each.vcpus for each in environments if each.vcpus is not None]
+    if len(limits) == len(environments) and cpus * nodes > sum(limits):
+        return f"may start {sum(limits)} vCPUs at most"
     return QueueChoice(queue=queue.name, types=tuple(fitting), spot=spot)
 
 
@@ -333,13 +339,18 @@ def _environment(each: Mapping[str, Any], described: Mapping[str, InstanceType])
     resources = each.get("computeResources") or {}
     types, unknown = expand(map(str, resources.get("instanceTypes") or ()))
     more = [described[name] for name in unknown if name in described]
-    managed = each.get("type") != "UNMANAGED"
+    kind = "UNMANAGED" if each.get("type") == "UNMANAGED" else str(resources.get("type") or "")
+    left = tuple(name for name in unknown if name not in described)
+    if kind == "UNMANAGED":
+        left = ("of a person's choice",)
+    elif kind not in KINDS or not (resources.get("instanceTypes") or kind in FARGATE):
+        left = (*left, f"{_UNTOLD} ({kind})" if kind else _UNTOLD)
     return ComputeEnvironment(
         name=str(each["computeEnvironmentName"]),
-        kind=str(resources.get("type") or "EC2") if managed else "UNMANAGED",
+        kind=kind if kind in (*KINDS, "UNMANAGED") else "",
         types=(*types, *more),
-        unknown=tuple(name for name in unknown if name not in described) if managed else ("of a person's choice",),
-        vcpus=int(resources.get("maxvCpus") or each.get("unmanagedvCpus") or 0),
+        unknown=left,
+        vcpus=whole(resources.get("maxvCpus", each.get("unmanagedvCpus"))),
         problem=_problem(each),
     )
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.aws_batch.queues import ComputeEnvironment, JobQueue, queues_of_account
+from stoker.backends.base.aws import amount, whole
 
 
 @attrs.frozen(kw_only=True)
@@ -85,8 +86,12 @@ def why_waiting(
         depends = [str(each.get("jobId", "")) for each in job.get("dependsOn") or ()]
         words = f"waits for {', '.join(depends)}" if depends else "AWS Batch has taken it, and not yet looked at it"
         return Waiting(key=status.lower(), text=words)
-    if status != "RUNNABLE":
+    if status in ("RUNNING", "SUCCEEDED", "FAILED"):
         return None
+    if status != "RUNNABLE":
+        return Waiting(
+            key=status, text=f"AWS Batch calls it {status}" if status else "AWS Batch does not say how it is"
+        )
     rows = queues_of_account([queue] if queue else [], environments)
     if rows:
         shown = _of_queue(job, rows[0], environments)
@@ -110,18 +115,18 @@ def _of_queue(job: Mapping[str, Any], queue: JobQueue, environments: Sequence[Ma
         words = f"no compute environment of the queue {name} works: {text or 'it has none'}"
         return Waiting(key="environments", text=words, fix="enable or mend one of them", hopeless=True)
     needs = _needs(job)
-    short = [each for each in queue.usable if each.vcpus and needs.all_vcpus > each.vcpus]
+    asked = needs.all_vcpus
+    short = [each for each in queue.usable if each.vcpus is not None and asked is not None and asked > each.vcpus]
     if len(short) == len(queue.usable):
         limits = ", ".join(f"{each.name} {each.vcpus}" for each in short)
-        text = f"it needs {needs.all_vcpus} vCPUs, more than maxvCpus of {limits}"
+        text = f"it needs {asked} vCPUs, more than maxvCpus of {limits}"
         return Waiting(key="max-vcpus", text=text, fix=REASONS[_MAX].fix, hopeless=True)
     if all(each.types and not each.unknown for each in queue.usable) and not any(
         _holds(needs, each) for each in queue.usable
     ):
-        gpus = f", {needs.gpus} GPUs" if needs.gpus else ""
-        text = f"it needs {needs.vcpus} vCPUs, {needs.memory} MiB{gpus}, and none of {queue.text} has that"
+        text = f"it needs {needs.text}, and none of {queue.text} has that"
         return Waiting(key="no-instance", text=text, fix=REASONS[_REQUIREMENT].fix, hopeless=True)
-    full = [each for each in queue.usable if _wanted(each, environments) >= each.vcpus > 0]
+    full = [each for each in queue.usable if _is_full(each, environments)]
     explained = _of_status_reason(job)
     if len(full) == len(queue.usable) and (explained is None or explained.key == "undetermined"):
         limits = ", ".join(f"all {each.vcpus} vCPUs of {each.name}" for each in full)
@@ -136,16 +141,21 @@ _REQUIREMENT: Final = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 
 @attrs.frozen(kw_only=True)
 class _Needs:
-    """What one node of a job needs, and all together."""
+    """What one node of a job needs, and all together; None where AWS does not say it."""
 
-    vcpus: int
-    memory: int
-    gpus: int
-    nodes: int
+    vcpus: int | None
+    memory: int | None
+    gpus: int | None
+    nodes: int | None
 
     @property
-    def all_vcpus(self) -> int:
-        return self.vcpus * self.nodes
+    def all_vcpus(self) -> int | None:
+        return None if self.vcpus is None or self.nodes is None else self.vcpus * self.nodes
+
+    @property
+    def text(self) -> str:
+        amounts = ((self.vcpus, "vCPUs"), (self.memory, "MiB"), (self.gpus, "GPUs"))
+        return ", ".join(f"{count} {unit}" for count, unit in amounts if count)
 
 
 def _needs(job: Mapping[str, Any]) -> _Needs:
@@ -153,29 +163,30 @@ def _needs(job: Mapping[str, Any]) -> _Needs:
     groups = nodes.get("nodeRangeProperties") or ()
     container = (groups[0].get("container") if groups else None) or job.get("container") or {}
     amounts = {each.get("type"): each.get("value") for each in container.get("resourceRequirements") or ()}
+    vcpus = amount(amounts.get("VCPU", container.get("vcpus")))
     return _Needs(
-        vcpus=math.ceil(float(amounts.get("VCPU") or container.get("vcpus") or 0)),
-        memory=int(amounts.get("MEMORY") or container.get("memory") or 0),
-        gpus=int(amounts.get("GPU") or 0),
-        nodes=int(nodes.get("numNodes") or 1),
+        vcpus=None if vcpus is None else math.ceil(vcpus),
+        memory=whole(amounts.get("MEMORY", container.get("memory"))),
+        gpus=whole(amounts.get("GPU", 0)),
+        nodes=whole(nodes.get("numNodes")) if nodes else 1,
     )
 
 
 def _holds(needs: _Needs, environment: ComputeEnvironment) -> bool:
+    """Whether an instance of the environment may hold a node, as far as its needs are known."""
     return any(
-        each.vcpus >= needs.vcpus
-        and each.memory > needs.memory
+        (needs.vcpus is None or each.vcpus >= needs.vcpus)
+        and (needs.memory is None or each.memory > needs.memory)
         and (not needs.gpus or (each.count >= needs.gpus and not each.is_neuron))
         for each in environment.types
     )
 
 
-def _wanted(environment: ComputeEnvironment, environments: Sequence[Mapping[str, Any]]) -> int:
-    """The vCPUs that a compute environment has started or is starting."""
-    for each in environments:
-        if each.get("computeEnvironmentName") == environment.name:
-            return int((each.get("computeResources") or {}).get("desiredvCpus") or 0)
-    return 0
+def _is_full(environment: ComputeEnvironment, environments: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a compute environment is known to have started all that it may."""
+    rows = (each for each in environments if each.get("computeEnvironmentName") == environment.name)
+    wanted = whole((next(rows, {}).get("computeResources") or {}).get("desiredvCpus"))
+    return wanted is not None and environment.vcpus is not None and wanted >= environment.vcpus > 0
 
 
 def _of_status_reason(job: Mapping[str, Any]) -> Waiting | None:

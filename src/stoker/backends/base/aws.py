@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 from typing import Any, Final, Iterator, Mapping
 
 import attrs
@@ -90,6 +91,33 @@ def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
             yield from _misfits(part, shape.member, f"{place}[{number}]")
 
 
+_AMOUNT: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+"""A number in a text: https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html"""
+_MILLISECONDS: Final = (10**11, 10**14)
+"""The times that are counted in milliseconds, from 1973 to the year 5138: a smaller number is one of seconds."""
+
+
+def amount(value: object) -> float | None:
+    """A number of an answer, also one that is text: 4, "2", "0.25"; None for whatever else AWS says or leaves out."""
+    if isinstance(value, str):
+        return float(value) if _AMOUNT.fullmatch(value) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**15:
+        return None
+    return float(value)
+
+
+def whole(value: object) -> int | None:
+    """A whole number of an answer; None where there is none."""
+    number = amount(value)
+    return None if number is None or number % 1 else int(number)
+
+
+def moment(value: object) -> float | None:
+    """Seconds since the epoch of a time in milliseconds; None where there is none, as 0 and a number of seconds are."""
+    number = None if isinstance(value, str) else amount(value)
+    return number / 1000 if number is not None and _MILLISECONDS[0] <= number < _MILLISECONDS[1] else None
+
+
 class AwsError(BackendError):
     """A call that AWS refused."""
 
@@ -146,7 +174,7 @@ class AwsClient:
             if error.code == "ResourceNotFoundException":
                 return [], token
             raise
-        return answer["events"], str(answer.get("nextForwardToken") or token)
+        return answer.get("events") or [], str(answer.get("nextForwardToken") or token)
 
     # All of AWS
 

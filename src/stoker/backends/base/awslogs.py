@@ -52,7 +52,7 @@ class StreamReader:
                 self._refused = True
                 return
             for event in events:
-                text = str(event["message"]).encode()
+                text = str(event.get("message") or "").encode()
                 self._part += text
                 if len(text) not in CUT:
                     self._add([self._part])

@@ -307,7 +307,7 @@ class ContainerAttempt:
             return killed_for_memory("the engine says OOMKilled", lease, memory=self._job.memory)
         if not self._readers[0].up and not self._cancelled:
             words = self._readers[0].last_words() or end.error or "it said nothing"
-            message = f"the container ended with exit code {end.code} before Stoker's worker began: {words}"
+            message = f"the container ended with {end.text} before Stoker's worker began: {words}"
             return failed(REFUSED, message, lease)
         return JobStatus(state="failed", exit_code=end.code, message=end.error, ended=time.time(), lease=lease)
 

@@ -29,7 +29,7 @@ from stoker.backends.base.statuses import failed
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import ContainerAttempt, ContainerJob
 from stoker.backends.docker.check import check
-from stoker.backends.docker.engines import Engine, engine_address, need_package
+from stoker.backends.docker.engines import Engine, engine_address, need_package, room_of
 from stoker.backends.docker.jobfiles import (
     JobFiles,
     SavedResult,
@@ -125,10 +125,10 @@ class DockerBackend:
         return self._capacity if self._leasing is None else attrs.evolve(self._capacity, devices=self._leasing.room())
 
     def _remote_capacity(self) -> Capacity:
+        """What the engine says of its machine; what it does not say is no limit."""
         info = self._engine.info()
-        cpus = int(info.get("NCPU") or 0)
-        memory = int(info.get("MemTotal") or 1 << 62)  # what it does not tell refuses nothing
-        return Capacity(cpus=float(cpus or "inf"), memory=memory, slots=max(1, cpus) * _SLOTS_PER_CPU)
+        cpus, memory = (room_of(info, name) for name in ("NCPU", "MemTotal"))
+        return Capacity(cpus=float(cpus or 1 << 16), memory=memory or 1 << 62, slots=(cpus or 1) * _SLOTS_PER_CPU)
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What a container cannot give a step, and how it takes the other fields; makes no call to the engine."""

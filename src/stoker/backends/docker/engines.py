@@ -36,6 +36,8 @@ _FRAME: Final = struct.Struct(">BxxxL")
 """Before each piece of a container's output: 1 or 2, and its length.
 https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerAttach"""
 _STREAMS: Final = {1: "stdout", 2: "stderr"}
+_ENDED: Final = ("exited", "dead", "stopped")
+"""States of a container that is over; the last one is podman's. A state that is none of an engine's is no end."""
 
 
 class EngineGone(BackendError):
@@ -55,9 +57,15 @@ class End:
     """A container as the engine describes it now. `oom` is what it says of the kernel's killer."""
 
     running: bool
-    code: int
+    code: int | None
+    """None where the engine does not say it: that is no success."""
     oom: bool
     error: str = ""
+
+    @property
+    def text(self) -> str:
+        """How it ended, in words."""
+        return "an exit code that the engine does not say" if self.code is None else f"exit code {self.code}"
 
 
 def engine_address(options: Mapping[str, Any]) -> str:
@@ -75,6 +83,12 @@ def address(setting: str | None, environment: Mapping[str, str]) -> str:
         if os.path.exists(path):
             return f"unix://{path}"
     return f"unix://{SOCKETS[0]}"
+
+
+def room_of(info: Mapping[str, Any], name: str) -> int | None:
+    """How many CPUs (`NCPU`) or bytes (`MemTotal`) an engine's machine has; None where the engine does not say."""
+    count = info.get(name)
+    return count if type(count) is int and count > 0 else None
 
 
 def need_package() -> None:
@@ -256,10 +270,10 @@ class Engine:
         if description is None:
             return None
         state = description["State"]
-        running = state.get("Status") in ("running", "created", "paused", "restarting", "removing")
+        code, status = state.get("ExitCode"), state.get("Status")
         return End(
-            running=running,
-            code=int(state.get("ExitCode") or 0),
+            running=status not in _ENDED if status else state.get("Running") is not False,
+            code=code if type(code) is int else None,
             oom=bool(state.get("OOMKilled")),
             error=str(state.get("Error") or ""),
         )

@@ -98,9 +98,9 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
         if engine is not None:
             engine.close()
     yield Check(name="engine", found=f"{address}, version {info.get('ServerVersion') or '?'}")
-    cpus, memory = info.get("NCPU"), info.get("MemTotal")
-    room = f"{cpus or '?'} CPUs, {memory_text(memory) if memory else 'memory that it does not tell'}"
-    yield Check(name="room", found=room)
+    cpus, memory = engines.room_of(info, "NCPU"), engines.room_of(info, "MemTotal")
+    room = (f"{cpus or 'an unknown number of'} CPUs", memory_text(memory) if memory else "unknown memory")
+    yield Check(name="room", found=", ".join(room))
     runtimes = sorted(name for name in info.get("Runtimes") or {} if name in ("nvidia", "amd", "habana"))
     yield Check(name="devices", found=", ".join(runtimes) or "no runtime for accelerators (optional)")
 

@@ -344,14 +344,15 @@ class WarmAttempt:
             return status
         self._reusable = False
         end = container.end
-        code = self._code if self._over else 0 if end is None else end.code
+        code = self._code if self._over else None if end is None else end.code
         if code == _KILLED or (end is not None and end.oom):
             now = self._engine.end(container.id)
             if now is not None and now.oom:
                 return killed_for_memory("the engine says OOMKilled", None, memory=job.memory)
         words = container.reader.last_words() or ("" if end is None else end.error) or "it said nothing"
         if not self._over and take_order_back(container.files, self._number) and not self._cancelled:
-            message = f"the container ended with exit code {code} before Stoker's worker began: {words}"
+            ended = "ended" if end is None else f"ended with {end.text}"
+            message = f"the container {ended} before Stoker's worker began: {words}"
             return failed(REFUSED, message)
         return JobStatus(state="failed", exit_code=code, message="" if end is None else end.error, ended=time.time())
 

@@ -82,22 +82,23 @@ class KubeflowApi:
         answer = self._ask("GET", f"{API}/experiments?{urllib.parse.urlencode(query)}")
         for one in answer.get("experiments") or ():
             if one.get("display_name") == name:
-                return str(one["experiment_id"])
+                return self._id(one, "experiment_id")
         body: dict[str, Any] = {"display_name": name}
         if self.namespace:
             body["namespace"] = self.namespace
-        return str(self._ask("POST", f"{API}/experiments", body)["experiment_id"])
+        return self._id(self._ask("POST", f"{API}/experiments", body), "experiment_id")
 
     def create_run(self, body: Mapping[str, Any]) -> str:
         """Start a run; its id."""
-        return str(self._ask("POST", f"{API}/runs", body)["run_id"])
+        return self._id(self._ask("POST", f"{API}/runs", body), "run_id")
 
     def find_run(self, experiment: str, name: str) -> str:
         """The id of a run by its name; empty where there is none. Names that Stoker gives are used once."""
         wanted = {"predicates": [{"operation": "EQUALS", "key": "display_name", "string_value": name}]}
         query = {"experiment_id": experiment, "filter": json.dumps(wanted), "page_size": "10"}
         answer = self._ask("GET", f"{API}/runs?{urllib.parse.urlencode(query)}")
-        return next((str(run["run_id"]) for run in answer.get("runs") or () if run.get("display_name") == name), "")
+        found = (run for run in answer.get("runs") or () if run.get("display_name") == name)
+        return next((self._id(run, "run_id") for run in found), "")
 
     def run(self, id: str) -> Mapping[str, Any] | None:
         """A run with its tasks; None where there is none."""
@@ -216,6 +217,12 @@ class KubeflowApi:
             return self._environment.get(source.removeprefix("env:"), "").strip()
         with open(os.path.expanduser(source), encoding="utf-8") as file:
             return file.read().strip()
+
+    def _id(self, answer: Mapping[str, Any], field: str) -> str:
+        """The id of what an answer describes."""
+        if not answer.get(field):
+            raise BackendError(f"{self.host} describes something without its {field}: {_words(json.dumps(answer))}")
+        return str(answer[field])
 
     def _away(self, why: str) -> Away:
         return Away(

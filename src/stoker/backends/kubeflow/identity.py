@@ -44,7 +44,8 @@ class ProxyIdentity:
         """A token that is valid for a while; `BackendError` where nobody gives one."""
         if time.time() > self._ends - EARLY:
             self._token = self._from_gcloud() or self._from_metadata()
-            self._ends = end_of(self._token) or time.time() + SHORT
+            end = end_of(self._token)
+            self._ends = time.time() + SHORT if end is None else end
         return self._token
 
     def _from_gcloud(self) -> str:
@@ -87,11 +88,15 @@ class ProxyIdentity:
         )
 
 
-def end_of(token: str) -> float:
-    """When a token ends, in seconds since the epoch; 0 where it does not say. https://www.rfc-editor.org/rfc/rfc7519"""
+def end_of(token: str) -> float | None:
+    """When a token ends, in seconds since the epoch; None where it does not say.
+
+    https://www.rfc-editor.org/rfc/rfc7519#section-2: a number, with or without a fraction.
+    """
     payload = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         claims = parse_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return float(claims["exp"])
+        end = claims["exp"]
     except (SettingsError, KeyError, TypeError, ValueError):
-        return 0.0
+        return None
+    return float(end) if type(end) in (int, float) and 0 < end < 1e12 else None

@@ -34,6 +34,8 @@ WAITING: Final = ("Starting", "Pending", "LaunchingMLInstances", "PreparingTrain
 """Values of `SecondaryStatus` before a job has its instances, old ones of the API too:
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"""
 PREPARING: Final = ("Downloading", "DownloadingTrainingImage", "Restarting", "Interrupted")
+BEGUN: Final = ("Training", "Updating", "Uploading", "Stopping")
+"""Those after its containers have begun, but for the ends."""
 _API: Final = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"
 _TROUBLE: Final = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-train-troubleshoot.html"
 _SPOT: Final = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-managed-spot-training.html"
@@ -239,18 +241,21 @@ class Quota:
     name: str
     """As Service Quotas lists it: "ml.p4d.24xlarge for training job usage"."""
     limit: int
-    used: int = 0
-    asked: int = 1
+    used: int | None = None
+    """None, as of `asked`, where the refusal does not say it."""
+    asked: int | None = None
 
     @property
     def frees(self) -> bool:
-        """Whether the job fits when others have ended."""
-        return self.asked <= self.limit and self.used > 0
+        """Whether the job may fit when others have ended."""
+        return (1 if self.asked is None else self.asked) <= self.limit and self.used != 0
 
     @property
     def text(self) -> str:
         """What the quota has, and what is asked of it."""
-        return f"the quota '{self.name}' is {self.limit}, {self.used} of it in use, and the job needs {self.asked}"
+        used = "" if self.used is None else f", {self.used} of it in use"
+        asked = "the job needs more" if self.asked is None else f"the job needs {self.asked}"
+        return f"the quota '{self.name}' is {self.limit}{used}, and {asked}"
 
 
 def quota_of(words: str) -> Quota | None:
@@ -262,13 +267,18 @@ def quota_of(words: str) -> Quota | None:
     if found is None:
         return None
     return Quota(
-        name=found["name"], limit=int(found["limit"]), used=int(found["used"] or 0), asked=int(found["more"] or 1)
+        name=found["name"],
+        limit=int(found["limit"]),
+        used=None if found["used"] is None else int(found["used"]),
+        asked=None if found["more"] is None else int(found["more"]),
     )
 
 
 def is_running(job: Object) -> bool:
-    """Whether its containers have begun."""
-    return job.get("SecondaryStatus") not in (*WAITING, *PREPARING) or job.get("TrainingJobStatus") in OVER
+    """Whether its containers are known to have begun, by its state or, in one that is not known, by those before."""
+    state = job.get("SecondaryStatus")
+    known = state in BEGUN or (state not in (*WAITING, *PREPARING) and has_begun(job))
+    return known or job.get("TrainingJobStatus") in OVER
 
 
 def has_begun(job: Object) -> bool:
@@ -286,4 +296,6 @@ def why_waiting(job: Object) -> tuple[str, str]:
     if state in ("DownloadingTrainingImage", "Downloading"):
         what = "the image" if state == "DownloadingTrainingImage" else "the job's document"
         return f"its instances download {what}", state
-    return message or "SageMaker has not given it its instances yet", state
+    if message or state in ("", *WAITING, *PREPARING):
+        return message or "SageMaker has not given it its instances yet", state
+    return f"SageMaker calls it {state}", state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.aws import PATIENCE, AwsClient, AwsError, AwsPlace
+from stoker.backends.base.aws import PATIENCE, AwsClient, AwsError, AwsPlace, moment
 from stoker.backends.sagemaker.settings import SagemakerSettings
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
@@ -80,7 +80,10 @@ class SagemakerClient(AwsClient):
             if error.code == "ResourceNotFoundException" or error.denied:
                 return []  # the first job of an account makes the group; without the right, lines come from the copy
             raise
-        return [str(row["logStreamName"]) for row in sorted(rows, key=lambda row: int(row.get("creationTime") or 0))]
+        named = [row for row in rows if row.get("logStreamName")]
+        return [
+            str(row["logStreamName"]) for row in sorted(named, key=lambda row: moment(row.get("creationTime")) or 0)
+        ]
 
 
 def is_unknown(error: AwsError) -> bool:

@@ -23,8 +23,8 @@ def left_jobs(parts: Sequence[Mapping[str, Any]], runs: Collection[str]) -> Iter
     for client in _accounts(parts):
         for run in runs:
             for row in client.named(run_prefix(run)):
-                if row["TrainingJobStatus"] in ("InProgress", "Completed"):
-                    running = row["TrainingJobStatus"] == "InProgress"
+                if row["TrainingJobStatus"] not in ("Failed", "Stopped"):
+                    running = row["TrainingJobStatus"] != "Completed"
                     yield LeftJob(run=run, name=str(row["TrainingJobName"]), running=running)
 
 

@@ -68,7 +68,7 @@ LIMIT: Final = "ResourceLimitExceeded"
 """CreateTrainingJob's code for a quota of the account that has no room."""
 MARKED: Final = MARK.encode()
 _T = TypeVar("_T")
-_INSTANCE: Final = re.compile(r"/algo-(?P<number>\d+)-\d+$")
+_INSTANCE: Final = re.compile(r"/algo-(?P<number>[0-9]+)-(?P<began>[0-9]+)$")
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -284,7 +284,7 @@ class SagemakerPlatform:
     def _report(self, handle: TrainingHandle, now: float) -> JobReport:
         row = handle.row
         handle.running = handle.running or is_running(row)
-        handle.facts["node"] = str(row["ResourceConfig"].get("InstanceType", ""))
+        handle.facts["node"] = str((row.get("ResourceConfig") or {}).get("InstanceType", ""))
         status: JobStatus | None = None
         message = reason = ""
         if row.get("TrainingJobStatus") in OVER:
@@ -310,10 +310,12 @@ class SagemakerPlatform:
             handle.transitions = transitions
             for stream in self._client.streams(handle.name):
                 found = _INSTANCE.search(stream)
-                node = int(found["number"]) - 1 if found else 0
+                if found is None:
+                    continue  # no instance's own
+                node = int(found["number"]) - 1
                 if node < handle.nodes and (node not in handle.streams or handle.streams[node][0] != stream):
                     old = handle.streams.get(node)
-                    if old is not None and _age(old[0]) >= _age(stream):
+                    if old is not None and _began(old[0]) >= _began(stream):
                         continue
                     reader = StreamReader()
                     if old is not None:
@@ -505,10 +507,10 @@ def _taken(pieces: list[_T]) -> list[_T]:
     return taken
 
 
-def _age(stream: str) -> int:
-    """When a stream began, in seconds since the epoch."""
-    digits = stream.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else 0
+def _began(stream: str) -> int:
+    """When a stream of an instance began, in seconds since the epoch; before all others for none."""
+    found = _INSTANCE.search(stream)
+    return int(found["began"]) if found is not None else -1
 
 
 def _status_without_result(end: TrainingEnd, handle: TrainingHandle) -> JobStatus:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import csv
 import functools
 import os
+import re
 from pathlib import Path
 from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.backends.skypilot.settings import count_of
+from stoker.backends.skypilot.settings import parse_accelerator_words, parse_cpus, parse_memory
 
 FOLDER: Final = "~/.sky/catalogs"
 RUNTIME: Final = "SKY_RUNTIME_DIR"
@@ -33,9 +34,6 @@ class Offer:
     instance: str
     price: float
     """US dollars an hour."""
-    cpus: float
-    memory: float
-    """GiB."""
     accelerator: str = ""
     """ "V100:2"; empty for none."""
     spot: bool = False
@@ -74,24 +72,26 @@ def _matching(resources: Mapping[str, Any]) -> list[Offer]:
     infra = str(resources.get("infra") or "/".join(filter(None, (resources.get(one) or "" for one in PLACE))))
     cloud, region, zone = (*infra.lower().split("/"), "", "", "")[:3]
     kinds = resources.get("accelerators")
-    wanted = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    words = parse_accelerator_words(kinds) or ()
+    wanted = [words] if isinstance(words, str) else list(words)
     spots = (bool(resources.get("use_spot")),)
     found = []
     for file in sorted(place.glob(f"{cloud if cloud not in ('', '*') else '*'}/vms.csv")):
         for row in _rows(file, file.stat().st_mtime_ns):
-            if region not in ("", "*", row["Region"].lower()):
+            if region not in ("", "*", row.get("Region", "").lower()):
                 continue
             if zone not in ("", "*", row.get("AvailabilityZone", "").lower()):
                 continue
-            if resources.get("instance_type") not in (None, row["InstanceType"]):
+            if resources.get("instance_type") not in (None, row.get("InstanceType")):
                 continue
-            if not _enough(row["vCPUs"], resources.get("cpus")) or not _enough(
-                row["MemoryGiB"], _memory(resources.get("memory"), row["vCPUs"])
-            ):
+            cpus = number(row.get("vCPUs", ""))
+            if not _enough(cpus, parse_cpus(resources.get("cpus"))):
+                continue
+            if not _enough(number(row.get("MemoryGiB", "")), parse_memory(resources.get("memory")), cpus):
                 continue
             if wanted and not any(_has(row, one) for one in wanted):
                 continue
-            if not wanted and not resources.get("instance_type") and row["AcceleratorName"]:
+            if not wanted and not resources.get("instance_type") and row.get("AcceleratorName"):
                 continue
             found += [offer for spot in spots if (offer := _offer(file.parent.name, row, spot)) is not None]
     return sorted(set(found), key=lambda offer: (offer.price, str(offer)))
@@ -108,62 +108,69 @@ def _rows(file: Path, changed: int) -> list[dict[str, str]]:
 
 
 def _offer(cloud: str, row: Mapping[str, str], spot: bool) -> Offer | None:
-    price = _number(row.get("SpotPrice" if spot else "Price", ""))
-    if price is None:
+    """The machine of a row; None where the row does not say what it costs.
+
+    That is so without a price, with one of 0, as of spot machines that a cloud has not, and of GCP's GPUs, whose rows
+    have no machine: that one costs as well. The row of a TPU is the whole.
+    """
+    price = number(row.get("SpotPrice" if spot else "Price", ""))
+    count, name = number(row.get("AcceleratorCount", "")), row.get("AcceleratorName", "")
+    instance = row.get("InstanceType") or (name if name.startswith("tpu-") else "")
+    if not price or not instance:
         return None
-    count = _number(row.get("AcceleratorCount", "")) or 0
-    name = row["AcceleratorName"]
     return Offer(
         cloud=cloud,
-        region=row["Region"],
-        instance=row["InstanceType"],
+        region=row.get("Region", ""),
+        instance=instance,
         price=price,
-        cpus=_number(row["vCPUs"]) or 0.0,
-        memory=_number(row["MemoryGiB"]) or 0.0,
-        accelerator=f"{name}:{count:g}" if name else "",
+        accelerator=f"{name}:{count:g}" if name and count else name,
         spot=spot,
     )
 
 
 def _has(row: Mapping[str, str], accelerator: str) -> bool:
     """Whether a machine has an accelerator in SkyPilot's words: "V100:2", or "40GB+:1" for any with so much memory."""
-    parts = accelerator.split(":")
-    memory = next((part for part in parts if part.rstrip("+").lower().endswith("gb")), "")
-    if _number(row["AcceleratorCount"]) != count_of(accelerator):
+    match = _ACCELERATOR.fullmatch(accelerator)
+    assert match is not None  # `parse_accelerator_words` has read it
+    if number(row.get("AcceleratorCount", "")) != float(match["count"] or 1):
         return False
-    if not memory:
-        return row["AcceleratorName"].lower() == parts[0].lower()
-    least = _number(memory.rstrip("+").lower().removesuffix("gb")) or 0
-    has = _gpu_memory(row)
-    return has is not None and (has >= least if memory.endswith("+") else has == least)
+    if match["memory"] is None:
+        return row.get("AcceleratorName", "").lower() == match["name"].lower()
+    has = gpu_memory(row)
+    return has is not None and (has >= float(match["memory"]) if match["more"] else has == float(match["memory"]))
 
 
-def _gpu_memory(row: Mapping[str, str]) -> float | None:
-    """GB of one accelerator, from the catalog's GpuInfo; None where it does not say."""
-    text = row.get("GpuInfo", "")
-    mark = text.find("SizeInMiB")
-    digits = "".join(one for one in text[mark:].split(",")[0] if one.isdigit()) if mark >= 0 else ""
-    return round(int(digits) / 1024) if digits else None
+_ACCELERATOR: Final = re.compile(
+    r"(?:(?:[^:\s]+:)?(?P<memory>[0-9.]+)GB(?P<more>\+?)|(?P<name>[^:\s]+))(?::(?P<count>[0-9]+(?:\.[0-9]+)?))?",
+    re.IGNORECASE,
+)
+""" "V100", "V100:2", "40GB+:1", "nvidia:40GB"."""
+_INFO: Final = re.compile(r"'Count': '?([0-9.]+)'?,.*'SizeInMiB': ([0-9.]+)\}.*'TotalGpuMemoryInMiB': ([0-9.]+)")
 
 
-def _memory(wanted: Any, cpus: str) -> Any:
-    """ "4x" as an amount."""
-    if isinstance(wanted, str) and wanted.endswith("x"):
-        return f"{float(wanted[:-1]) * (_number(cpus) or 0):g}+"
-    return wanted
+def gpu_memory(row: Mapping[str, str]) -> float | None:
+    """GB of one accelerator, from the catalog's GpuInfo; None where it does not say, or says the same of one and of
+    all of several: that is the one in some catalogs, and all in others."""
+    match = _INFO.search(row.get("GpuInfo", ""))
+    count, one, total = map(number, match.groups()) if match is not None else (None, None, None)
+    if not count or not one or (count > 1 and one == total):
+        return None
+    return round(one / 1024)
 
 
-def _enough(has: str, wanted: Any) -> bool:
+def _enough(has: float | None, wanted: str | None, cpus: float | None = None) -> bool:
+    """Whether so much is what is wanted: "4", "4+", or "4x" for at least so many times the CPUs."""
     if wanted is None:
         return True
-    amount, text = _number(has), str(wanted)
-    if amount is None:
-        return False
-    return amount >= float(text[:-1]) if text.endswith("+") else amount == float(text)
+    least = float(wanted.rstrip("+x"))
+    if wanted.endswith("x"):
+        return has is not None and cpus is not None and has >= least * cpus
+    return has is not None and (has >= least if wanted.endswith("+") else has == least)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+_NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]+)?")
+
+
+def number(text: str) -> float | None:
+    """A number of a catalog; None for an empty field, and for what is no number."""
+    return float(text) if _NUMBER.fullmatch(text) else None

@@ -47,6 +47,14 @@ _LAUNCH: Final[tuple[tuple[re.Pattern[str], str, str], ...]] = (
 )
 """What a failed launch prints → its cause, and what to do."""
 
+_CLUSTERS: Final[Mapping[str, str]] = {
+    "UP": UP,
+    "INIT": WAITING,
+    "PENDING": WAITING,
+    "AUTOSTOPPING": GONE,
+    "STOPPED": GONE,
+}
+"""SkyPilot's states of a cluster (sky/utils/status_lib.py) → ours; one that is not among them says nothing."""
 _MANAGED: Final[Mapping[str, tuple[str, str]]] = {
     "PENDING": (WAITING, "waits for SkyPilot's jobs controller"),
     "SUBMITTED": (WAITING, "its machine is being started"),
@@ -78,12 +86,13 @@ def state_of_cluster(record: Mapping[str, Any] | None) -> tuple[str, str, str]:
     """State, cause and words of a cluster, from `sky status`; None: SkyPilot does not know it."""
     if record is None:
         return GONE, NODE_LOST, "SkyPilot has no such cluster any more"
-    status = str(record.get("status", ""))
-    if status == "UP":
-        return UP, "", ""
+    status = str(record.get("status") or "nothing")
+    state = GONE if record.get("init_kind") == "unhealthy" else _CLUSTERS.get(status)
     why = str(record.get("init_status_reason") or record.get("last_event") or "")
-    if status == "INIT" and record.get("init_kind") != "unhealthy":
-        return WAITING, "", why or "SkyPilot starts its machine"
+    if state is None:
+        return WAITING, "", f"SkyPilot calls its cluster {status}" + (f": {why}" if why else "")
+    if state != GONE:
+        return state, "", "" if state == UP else why or "SkyPilot starts its machine"
     cause = PREEMPTED if "[Spot]" in str(record.get("resources_str_full") or record.get("resources_str")) else NODE_LOST
     return GONE, cause, f"its cluster is {status}" + (f": {why}" if why else "")
 
@@ -92,7 +101,7 @@ def state_of_managed(record: Mapping[str, Any] | None) -> tuple[str, str, str]:
     """The same for a managed job, from `sky jobs queue`."""
     if record is None:
         return GONE, NODE_LOST, "SkyPilot has no such managed job"
-    status = str(record.get("status", ""))
+    status = str(record.get("status") or "nothing")
     state, word = _MANAGED.get(status, (WAITING, f"SkyPilot calls it {status}"))
     why = str(record.get("failure_reason") or record.get("details") or "")
     if state == GONE:

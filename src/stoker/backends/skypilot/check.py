@@ -178,7 +178,9 @@ def _step_cost(step: StepPlan, settings: SkypilotSettings, offers: Sequence[Offe
     limit = settings.get("max_hourly_cost")
     if not offers:
         where = (
-            "SkyPilot has no catalog on this machine" if catalog.folder() is None else "the catalog has no such machine"
+            "SkyPilot has no catalog on this machine"
+            if catalog.folder() is None
+            else "the catalog has no price for such a machine"
         )
         if limit is not None:
             fix = "let SkyPilot load its catalog (`sky gpus list`), or remove max_hourly_cost"

@@ -103,7 +103,9 @@ class SkyCommand:
         text = self.call(*words, "-o", "json")
         for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
             with contextlib.suppress(ValueError):
-                return json.JSONDecoder().raw_decode(text, match.start())[0]
+                document, end = json.JSONDecoder().raw_decode(text, match.start())
+                if not text[end:].partition("\n")[0].strip():  # else a line that begins with a bracket
+                    return document
         title = " ".join(("sky", *words[:2]))
         fix = "install SkyPilot 0.11 or later: older ones have no `-o json`"
         if _UNCONNECTED in text:
@@ -118,8 +120,7 @@ class SkyCommand:
 
     def clusters(self, names: Sequence[str] = (), *, refresh: bool = False) -> list[Mapping[str, Any]]:
         """The clusters of these names, all without any; `refresh` asks their clouds."""
-        document = self.json("status", *(["--refresh"] if refresh else []), *names)
-        return [one for one in document if isinstance(one, Mapping)] if isinstance(document, list) else []
+        return _records("sky status", self.json("status", *(["--refresh"] if refresh else []), *names), name="name")
 
     def managed_jobs(self, *, unfinished: bool = False) -> list[Mapping[str, Any]]:
         """The managed jobs that are not over, and the latest others."""
@@ -131,7 +132,7 @@ class SkyCommand:
             if _NO_CONTROLLER.search(error.message):
                 return []
             raise
-        return [one for one in document if isinstance(one, Mapping)] if isinstance(document, list) else []
+        return _records("sky jobs queue", document)
 
     def down(self, names: Sequence[str]) -> None:
         """Take clusters down; the API server does it when this has returned."""
@@ -201,6 +202,14 @@ def find_command(program: str, environment: Mapping[str, str]) -> str:
 
 _NO_CONTROLLER: Final = re.compile(r"No in-progress managed jobs|jobs controller.*(?:not|STOPPED)|ClusterNotUpError")
 _NO_JOB: Final = re.compile(r"No managed job|not found|No in-progress managed jobs", re.IGNORECASE)
+
+
+def _records(title: str, document: Any, name: str = "") -> list[Mapping[str, Any]]:
+    """The records of an answer, each with a name. `Away` for an answer that is none: it does not say what is gone."""
+    rows: list[Any] = document if isinstance(document, list) else []
+    if document != rows or not all(isinstance(one, Mapping) and (not name or one.get(name)) for one in rows):
+        raise Away(f"what {title} printed is not understood: {bounded(json.dumps(document), 200)}")
+    return rows
 
 
 def plain_text(data: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.backends.base.backend import ProbeRequest
@@ -23,7 +24,8 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     sky = SkyCommand(settings, os.environ)
     try:
         version = _version(sky)
-        old = _numbers(version) < OLDEST
+        release = numbers(version)
+        old = release is not None and release < OLDEST
         yield Check(
             name="sky",
             found=version,
@@ -52,8 +54,11 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
 
 def _clouds(document: Any, settings: SkypilotSettings) -> Iterator[Check]:
     """The clouds that `sky check` has enabled, in any workspace: workspace → cloud → what it can be used for."""
-    workspaces = document.values() if isinstance(document, Mapping) else ()
-    names = sorted({str(name).lower() for clouds in workspaces if isinstance(clouds, Mapping) for name in clouds})
+    workspaces = list(document.values()) if isinstance(document, Mapping) else []
+    if not isinstance(document, Mapping) or not all(isinstance(clouds, Mapping) for clouds in workspaces):
+        yield Check(name="clouds", found="not known: what `sky check` printed is not understood")
+        return
+    names = sorted({str(name).lower() for clouds in workspaces for name in clouds})
     wanted = str(settings.get("infra") or settings.get("cloud") or "").partition("/")[0].lower()
     wanted = {"k8s": "kubernetes"}.get(wanted, wanted)
     missing = not names or (wanted not in ("", "*") and not any(name == wanted for name in names))
@@ -74,13 +79,13 @@ def _server(info: Any) -> str:
 
 
 def _version(sky: SkyCommand) -> str:
-    return sky.call("--version").strip().splitlines()[-1]
+    return next(iter(reversed(sky.call("--version").strip().splitlines())), "it does not say its release")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    words = [word for word in version.replace(",", " ").split() if word[:1].isdigit()]
-    parts = words[0].split(".")[:2] if words else ["0"]
-    return tuple(int("".join(one for one in part if one.isdigit()) or 0) for part in parts)
+def numbers(version: str) -> tuple[int, int] | None:
+    """The release of "skypilot, version 0.14.1"; None where none is named."""
+    match = re.search(r"(?<![\w.])([0-9]+)\.([0-9]+)", version)
+    return (int(match[1]), int(match[2])) if match is not None else None
 
 
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:

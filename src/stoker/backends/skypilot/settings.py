@@ -7,6 +7,7 @@ settings keep their names. A field that is not given is `UNSET`. How they become
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, Iterable, Mapping
@@ -220,7 +221,20 @@ def parse_alternatives(value: Any) -> Any:
         return value
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(one, Mapping) for one in value):
         raise SettingsError(f"{value!r} is not a list of resources", fix='write [{"infra": "aws"}, {"infra": "gcp"}]')
-    return tuple(dict(one) for one in value)
+    return tuple(parse_resources(one) for one in value)
+
+
+def parse_resources(value: Any) -> Any:
+    """`resources_settings`, and each of `any_of` and `ordered`: what is counted in them is a number; the rest is
+    SkyPilot's to read."""
+    words = parse_mapping(value)
+    for name, parse in (("cpus", parse_cpus), ("memory", parse_memory), ("accelerators", parse_accelerator_words)):
+        if words and name in words:
+            try:
+                parse(words[name])
+            except SettingsError as error:
+                raise SettingsError(f"{name}: {error.message}", fix=error.fix) from None
+    return words
 
 
 def parse_ports(value: Any) -> Any:
@@ -369,7 +383,7 @@ class SkypilotSettings:
     """Names of the driver's variables that the task has, too: SkyPilot carries their values, and shows them nowhere."""
     file_mounts: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
     """Paths there → files here, URIs of buckets, or SkyPilot's mappings."""
-    resources_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
+    resources_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_resources)
     """Further fields of SkyPilot's resources, as they are."""
     task_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
     """Further fields of SkyPilot's task, as they are."""
@@ -418,9 +432,9 @@ def alternatives(settings: SkypilotSettings) -> tuple[str, ...]:
 
 
 def count_of(accelerator: str) -> int:
-    """The number in SkyPilot's "NAME:COUNT"; 1 without one."""
-    count = accelerator.rpartition(":")[2] if ":" in accelerator else "1"
-    return int(float(count)) if count.replace(".", "", 1).isdigit() and float(count) >= 1 else 1
+    """The devices of SkyPilot's "NAME:COUNT", of which a part is one, too; 1 without a number."""
+    match = re.search(r":([0-9]+(?:\.[0-9]+)?)$", accelerator)
+    return math.ceil(float(match[1])) if match is not None else 1
 
 
 def _known(text: str) -> Accelerator | None:

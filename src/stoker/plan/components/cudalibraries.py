@@ -97,9 +97,9 @@ def _image(facts: PlanFacts, cuda: dict[int, str], cudnn: dict[int, str]) -> tup
     if match is not None and version:
         if match["part"] != "base":
             cuda[version[0]] = reference
-        major = int(match["major"] or 9) if match["cudnn"] else int(image.cudnn[:1] or 0)
-        if major:
-            cudnn[major] = reference
+        found = (int(match["major"] or 9),) if match["cudnn"] else numbers(image.cudnn)
+        if found:
+            cudnn[found[0]] = reference
         return True, version[:2] if match["part"] == "devel" else ()
     pytorch = _PYTORCH_IMAGE.fullmatch(text)
     if pytorch is not None and version:
@@ -113,7 +113,7 @@ def _image(facts: PlanFacts, cuda: dict[int, str], cudnn: dict[int, str]) -> tup
         return True, version[:2]
     if version:
         cuda[version[0]] = reference
-    if image.cudnn[:1].isdigit():
+    if numbers(image.cudnn):
         cudnn[numbers(image.cudnn)[0]] = reference
     return bool(_TENSORFLOW_IMAGE.fullmatch(text)), None
 
