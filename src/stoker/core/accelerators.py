@@ -34,7 +34,7 @@ GPU by time: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feat
 # GPU feature discovery's label nvidia.com/gpu.product where all slices of a machine are the same.
 _LABEL_OF_SLICE = lazy_pattern(r"(?P<name>.+?)-MIG-(?P<slice>\d+g\.\d+gb[\w.+-]*?)(?P<shared>-SHARED)?", re.IGNORECASE)
 _TEXT = lazy_pattern(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
-_TURNED = lazy_pattern(r"(\d+)\s*[xX*]\s*(.+)")
+_TURNED = lazy_pattern(r"(\d+)\s*[xX*:]\s*(.+)")
 # A TPU type's number counts cores for v2-v5p and chips for v5litepod and v6e; asked as a count, it is always chips.
 _TPU_TYPE = lazy_pattern(r"(?:tpu-?)?(v\d+(?:litepod|e|p|x)?)-(\d+)", re.IGNORECASE)
 _TPU_CORES = ("v2", "v3", "v4", "v5p")

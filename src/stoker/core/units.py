@@ -50,6 +50,7 @@ _GIGABYTES: Final = 64
 """A smaller number without a unit means gigabytes."""
 _MEGABYTES: Final = 2048
 """A number without a unit from here on means megabytes, as `free -m`, Slurm and Metaflow count memory."""
+FLAG_FIX: Final = "write true or false; in Python True or False"
 _SIZE_FIX = 'write a size such as "16GB", "512MB", "1.5GiB", or a number of bytes'
 _DURATION_FIX = 'write a duration such as "2h", "1h30m", "90s", "500ms", or a number of seconds'
 
@@ -203,7 +204,8 @@ def parse_text(value: str | None) -> str | None:
     raw: Any = value
     if raw is None or raw is UNSET or (isinstance(raw, str) and raw.strip()):
         return value
-    raise SettingsError(f"{shown(value)} is not a text")
+    fix = f'write "{raw}" in quotes' if type(raw) is int else ""
+    raise SettingsError(f"{shown(value)} is not a text", fix=fix)
 
 
 def parse_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -212,7 +214,8 @@ def parse_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
     if raw is None or raw is UNSET:
         return raw
     if isinstance(raw, (str, Mapping)) or not isinstance(raw, Iterable):
-        raise SettingsError(f"{shown(value)} is not a list of texts", fix=f"write [{shown(value)}]")
+        text = raw if isinstance(raw, str) else "…" if isinstance(raw, Mapping) else str(raw)
+        raise SettingsError(f"{shown(value)} is not a list of texts", fix=f"write [{shown(text)}]")
     texts = tuple(raw)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
@@ -236,7 +239,7 @@ def parse_flag(value: bool | None) -> bool | None:
     """True or False, not a text that says so."""
     if value is None or value is UNSET or isinstance(value, bool):
         return value
-    raise SettingsError(f"{shown(value)} is neither true nor false", fix="write true or false")
+    raise SettingsError(f"{shown(value)} is neither true nor false", fix=FLAG_FIX)
 
 
 def parse_verify(value: bool | str | None) -> bool | str | None:
@@ -245,7 +248,7 @@ def parse_verify(value: bool | str | None) -> bool | str | None:
         return parse_flag(value)
     if value.strip().lower() in _FLAGS:
         flag = "true" if _FLAGS[value.strip().lower()] else "false"
-        raise SettingsError(f"{shown(value)} is read as a file", fix=f"write {flag} without quotes")
+        raise SettingsError(f"{shown(value)} is read as a file", fix=f"write {flag}, in Python {flag.title()}, without quotes")
     return parse_text(value)
 
 

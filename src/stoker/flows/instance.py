@@ -200,7 +200,11 @@ def _transition(
     where = caller()
     forms = [form for form in (foreach, num_parallel, condition) if form is not None]
     if len(forms) > 1:
-        raise GraphError("self.next(…) has more than one of foreach, num_parallel and condition", where=where)
+        raise GraphError(
+            "self.next(…) has more than one of foreach, num_parallel and condition",
+            where=where,
+            fix="keep one of them",
+        )
     if condition is not None:
         return _switch_transition(flow, dsts, condition, where)
     targets = tuple(_name_of(flow, target, where) for target in dsts)
@@ -232,7 +236,11 @@ def _switch_transition(flow: FlowInstance, dsts: tuple[Any, ...], condition: Any
         case = str(value)
     if case not in cases:
         case_names = ", ".join(repr(key) for key in cases)
-        raise GraphError(f"self.{condition} is {value!r}, and the switch has no such case: {case_names}", where=where)
+        raise GraphError(
+            f"self.{condition} is {value!r}, and the switch has no such case: {case_names}",
+            where=where,
+            fix=f"set self.{condition} to one of these, or add {value!r}: self.a_step to the switch",
+        )
     return Transition(targets=(_name_of(flow, cases[case], where),), kind="switch", name=condition, where=where)
 
 

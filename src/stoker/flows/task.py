@@ -25,6 +25,7 @@ from stoker.core.errors import GraphError, SerializationError, StokerError, near
 from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
 from stoker.core.protocol import StepTask, WorkerJob
 from stoker.core.units import UNSET
+from stoker.core.words import shown
 from stoker.flows import current as flowcurrent
 from stoker.flows import mutators as flowmutators
 from stoker.flows import transitions
@@ -300,7 +301,11 @@ class FlowTask:
                 fix=f"choose one of them: self.{name} = list(self.{name}), or list(self.{name}.values())",
             )
         if not hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
-            raise GraphError(f"foreach='{name}': self.{name} is a {type(value).__name__}, not a list", where=where)
+            raise GraphError(
+                f"foreach='{name}': self.{name} is {shown(value)}, not a list",
+                where=where,
+                fix=f"set it to a list: self.{name} = [self.{name}]",
+            )
         items = list(value)
         if not items:
             raise GraphError(f"foreach='{name}': self.{name} is empty", where=where, fix="go another way by a switch")
@@ -309,7 +314,7 @@ class FlowTask:
             raise GraphError(
                 f"foreach='{name}' has {len(items)} elements, and --max-num-splits is {most}",
                 where=where,
-                fix="raise it",
+                fix=f"write --max-num-splits {len(items)}",
             )
         whole = outputs.get(name)
         if type(value) is list and whole is not None and whole["s"] in ("json", "list"):

@@ -14,7 +14,7 @@ import attrs
 from stoker.core import units
 from stoker.core.errors import MissingPackage, SettingsError
 from stoker.core.plugins import resolve
-from stoker.core.units import not_one_of
+from stoker.core.units import FLAG_FIX, not_one_of
 
 if TYPE_CHECKING:
     import argparse
@@ -103,7 +103,7 @@ def _truth(argument: Argument, value: Any) -> bool:
     truth = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value
     if isinstance(truth, bool):
         return truth
-    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+    raise SettingsError(f"{value!r} is neither true nor false", fix=FLAG_FIX)
 
 
 def _yesno(argument: Argument, value: Any) -> Any:

@@ -93,6 +93,8 @@ def split_options(options: Mapping[str, Any], keywords: Any, *, owner: str, orig
     names = keywords.__optional_keys__
     for name in options:
         if name not in names:
+            if step and name in PipelineOptions.__optional_keys__:
+                raise UsageError(f"{owner} has no option '{name}'", where=origin, fix=f"give {name} to @pipeline")
             raise UsageError(f"{owner} has no option '{name}'{nearest(name, names)}", where=origin)
     settings = {name: value for name, value in options.items() if name in OPTIONS and value is not UNSET}
     layers: tuple[Layer, ...] = ()

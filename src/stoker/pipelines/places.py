@@ -7,7 +7,11 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from stoker.core.usercode import is_user_file
+
 _OURS: Final = __name__.partition(".")[0]
+_COMMANDS: Final = "click"
+"""The library that calls Stoker's commands: nothing below it is the user's, the installed script included."""
 _shown: dict[tuple[str, str], str] = {}
 
 
@@ -27,11 +31,16 @@ def definition_line(function: Any) -> str:
 
 
 def caller() -> str:
-    """Where the user's code called into Stoker."""
+    """Where the user's code called into Stoker; empty where a command line did."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _OURS:
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package == _COMMANDS:
+            return ""
+        if package != _OURS and is_user_file(frame.f_code.co_filename):
+            return source_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
-    return source_line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+    return ""
 
 
 def _folder() -> str:

@@ -137,7 +137,7 @@ class Trace:
             raise GraphError(
                 f"pipeline '{self.pipeline}' has more than {NESTED} pipelines inside each other",
                 where=where,
-                fix=f"does '{name}' call itself without an end?",
+                fix=f"let '{name}' call itself only while a parameter that gets smaller says so, or write a loop",
             )
         outer = self._scopes[-1]
         prefix = self._prefixes.free(outer.prefix + name)

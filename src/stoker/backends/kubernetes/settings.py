@@ -20,6 +20,7 @@ from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.resources import parse_extended
 from stoker.core.settings import fields_given
 from stoker.core.units import (
+    FLAG_FIX,
     UNSET,
     WHOLE_RUN,
     not_one_of,
@@ -93,7 +94,7 @@ def parse_flag_word(value: Any) -> Any:
         return value
     if str(value).lower() in words:
         return words[str(value).lower()]
-    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+    raise SettingsError(f"{value!r} is neither true nor false", fix=FLAG_FIX)
 
 
 def parse_listed_texts(value: Any) -> Any:

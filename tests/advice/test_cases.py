@@ -1,0 +1,42 @@
+"""Advice that was followed through the front door: the mistake, what is said of it, and the same when it is mended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.advice.cases import Case, cases
+from tests.advice.door import Door, Said
+
+
+@pytest.fixture(scope="session")
+def door(_strange_home: Path) -> Iterator[Door]:
+    """One process that makes all calls of a worker of pytest."""
+    door = Door()
+    yield door
+    door.close()
+
+
+def call(door: Door, case: Case, text: str, folder: Path) -> Said:
+    """Write the program with a text in its gap, and make the call."""
+    for name, program in case.group.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(program.lstrip("\n").replace("@@", text), encoding="utf-8")
+    argv = shlex.split(case.group.call.replace("@@", text))
+    return door.call(argv, folder, {**os.environ, **case.group.env})
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_advice_works(case: Case, door: Door, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    said = call(door, case, case.wrong, folder)
+    assert said.code == case.group.code, said.text
+    assert "Traceback" not in said.text
+    advice = " ".join(part.partition("\n\n")[0] for part in said.text.split("fix: ")[1:])
+    assert case.fix in advice, said.text
+    mended = call(door, case, case.right, folder)
+    assert mended.code == 0, mended.text
