@@ -30,7 +30,7 @@ def call(door: Door, case: Case, text: str, folder: Path) -> Said:
     return door.call(argv, folder, {**os.environ, **case.group.env})
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_advice_works(case: Case, door: Door, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     said = call(door, case, case.wrong, folder)
