@@ -435,7 +435,9 @@ def _component(file: _File, keys: tuple[str, ...], entry: Any) -> Component:
     flavor = options.pop("flavor", None)
     if not isinstance(flavor, str):
         raise SettingsError(
-            f"{keys[-1]} names no flavor", where=where, fix=f'write {".".join(keys[2:])} = {{flavor = "{THIS_MACHINE}"}}'
+            f"{keys[-1]} names no flavor",
+            where=where,
+            fix=f'write {".".join(keys[2:])} = {{flavor = "{THIS_MACHINE}"}}',
         )
     origins = {name: file.where(*keys, name) for name in options}
     try:

@@ -1,4 +1,4 @@
-"""Which advice the source gives: the text of each `fix=`, found without running anything.
+"""Which advice the source gives: the text of each `fix=`, and of each `advice=` of a known failure.
 
 A text that is put together stands with `{…}` in it. What is given by a name is looked up: in the function, in the
 module's constants, in what callers in the same module hand over, and in what a function of the module returns. What
@@ -28,7 +28,7 @@ class Advice(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One `fix=`, and the texts that it may give; none where it hands on another's."""
+    """One `fix=` or `advice=`, and the texts that it may give; none where it hands on another's."""
 
     module: str
     function: str
@@ -37,7 +37,7 @@ class Site(NamedTuple):
 
 
 def sites(source: Path = SOURCE) -> list[Site]:
-    """Every `fix=` of the source, in the order of files and lines."""
+    """Every place of the source that gives advice, in the order of files and lines."""
     return [site for path in sorted(source.rglob("*.py")) for site in _Module(path, source).sites()]
 
 
@@ -55,6 +55,7 @@ def pattern(text: str) -> re.Pattern[str]:
 class _Module:
     def __init__(self, path: Path, source: Path) -> None:
         self.name = path.relative_to(source).as_posix()
+        self.source = source
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
         self.outer: dict[ast.AST, ast.AST] = {}
         self.functions: dict[str, list[Function]] = {}
@@ -73,7 +74,7 @@ class _Module:
             for calls in self.calls.values()
             for node in calls
             for keyword in node.keywords
-            if keyword.arg == "fix"
+            if keyword.arg in ("fix", "advice")
         ]
         for keyword, call in sorted(found, key=lambda one: (one[1].lineno, one[1].col_offset)):
             texts = sorted({text for text in self.texts(keyword.value, frozenset()) if text.strip("; {…}")})
@@ -149,6 +150,10 @@ class _Module:
                 return
         for value in self.bound(name.id, self.tree.body):
             yield from self.texts(value, seen)
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom) and name.id.isupper() and name.id in {one.name for one in node.names}:
+                path = self.source.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+                yield from _Module(path, self.source).named(name, seen)
 
     def handed_over(self, function: Function, position: int, seen: frozenset[ast.AST]) -> Iterator[str]:
         """What callers in this module give by position; what they give by `fix=` is a site of its own."""

@@ -35,7 +35,7 @@ def test_advice_works(case: Case, door: Door, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     said = call(door, case, case.wrong, folder)
     assert said.code == case.group.code, said.text
-    assert "Traceback" not in said.text
+    assert "Traceback" not in said.text or case.group.code == 1, said.text
     advice = " ".join(part.partition("\n\n")[0] for part in said.text.split("fix: ")[1:])
     assert case.fix in advice, said.text
     mended = call(door, case, case.right, folder)

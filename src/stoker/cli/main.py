@@ -25,7 +25,7 @@ from stoker.core.errors import (
     nearest,
 )
 from stoker.core.plugins import Registry
-from stoker.core.usercode import raised_by_user, user_traceback
+from stoker.core.usercode import raised_by_user, replaced_functions, replaced_text, user_traceback
 from stoker.core.version import VERSION
 from stoker.core.words import shown
 from stoker.report import streams
@@ -113,6 +113,9 @@ def invoke(argv: Sequence[str]) -> int:
             return EXIT_USAGE
         if raised_by_user(error):
             say(user_traceback(error))
+            return EXIT_USAGE
+        if replaced := replaced_functions():
+            say(f"error: {replaced_text(error, replaced)}")
             return EXIT_USAGE
         say(_report_defect(error, arguments[:1], traced=traced))
         return EXIT_INFRASTRUCTURE

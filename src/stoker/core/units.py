@@ -248,7 +248,9 @@ def parse_verify(value: bool | str | None) -> bool | str | None:
         return parse_flag(value)
     if value.strip().lower() in _FLAGS:
         flag = "true" if _FLAGS[value.strip().lower()] else "false"
-        raise SettingsError(f"{shown(value)} is read as a file", fix=f"write {flag}, in Python {flag.title()}, without quotes")
+        raise SettingsError(
+            f"{shown(value)} is read as a file", fix=f"write {flag}, in Python {flag.title()}, without quotes"
+        )
     return parse_text(value)
 
 

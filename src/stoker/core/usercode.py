@@ -92,6 +92,32 @@ def user_traceback(error: BaseException) -> str:
     return "".join(shown.format()).rstrip()
 
 
+def replaced_functions() -> list[str]:
+    """Functions of the standard library that the user's code has replaced, and by what: "json.dumps is dumps (a.py:3)".
+
+    What they answer is what Stoker works with, so that a mistake in one of them looks like a mistake of Stoker's.
+    """
+    import types
+
+    replaced = []
+    for name in sorted(sys.stdlib_module_names & sys.modules.keys() | {"os.path"}):
+        for attribute, value in list(vars(sys.modules[name]).items()) if name != "__main__" else ():
+            if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
+                place = f"{os.path.basename(value.__code__.co_filename)}:{value.__code__.co_firstlineno}"
+                replaced.append(f"{name}.{attribute} is {value.__name__} ({place})")
+            elif type(value).__module__ == "unittest.mock" and name != "unittest.mock":
+                replaced.append(f"{name}.{attribute} is a {type(value).__name__}")
+    return replaced
+
+
+def replaced_text(error: BaseException, replaced: list[str]) -> str:
+    """What is said of an error inside Stoker while functions of the standard library are replaced."""
+    return (
+        f"{type(error).__name__}: {error}; Stoker met it while functions of Python's library are replaced: "
+        f"{', '.join(replaced[:5])}\n  fix: let them answer as Python's own do, or replace them inside the steps only"
+    )
+
+
 def _leave_out_stoker(shown: TracebackException) -> None:
     first = next((number for number, frame in enumerate(shown.stack) if is_user_file(frame.filename)), len(shown.stack))
     shown.stack[:] = [frame for frame in shown.stack[first:] if not _is_stokers(frame.filename)]

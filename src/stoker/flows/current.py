@@ -346,7 +346,8 @@ class TaskCard:
     def __getitem__(self, id: str) -> TaskCard:
         if id not in self._parts:
             raise UsageError(
-                f"the step has no @card(id={id!r}){nearest(id, filter(None, self._parts))}", fix=f'write @card(id="{id}")'
+                f"the step has no @card(id={id!r}){nearest(id, filter(None, self._parts))}",
+                fix=f'write @card(id="{id}")',
             )
         part = TaskCard((), keep=self._keep)
         part._parts, part._place, part._refreshed = self._parts, id, self._refreshed

@@ -15,7 +15,13 @@ from types import TracebackType
 
 from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, EXIT_USAGE, SettingsError, StokerError
 from stoker.core.printable import printable
-from stoker.core.usercode import is_user_file, raised_by_user, user_traceback
+from stoker.core.usercode import (
+    is_user_file,
+    raised_by_user,
+    replaced_functions,
+    replaced_text,
+    user_traceback,
+)
 from stoker.pipelines.places import source_line
 
 _exit_code = 0
@@ -46,12 +52,14 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         sys.stderr.write(printable(f"error: {error}\n"))
     elif through_stoker and raised_by_user(error) and not os.environ.get("STOKER_TRACEBACK"):
         sys.stderr.write(printable(f"{user_traceback(error)}\n"))
+    elif through_stoker and not os.environ.get("STOKER_TRACEBACK") and (replaced := replaced_functions()):
+        sys.stderr.write(printable(f"error: {replaced_text(error, replaced)}\n"))
     else:
         sys.__excepthook__(kind, error, trace)
     if isinstance(error, StokerError):
         _exit_code = error.exit_code
     elif through_stoker:  # in a pipeline's body, for example; what a script does by itself ends as it always does
-        _exit_code = EXIT_USAGE if raised_by_user(error) else EXIT_INFRASTRUCTURE
+        _exit_code = EXIT_USAGE if raised_by_user(error) or replaced_functions() else EXIT_INFRASTRUCTURE
 
 
 def line_of_settings(trace: TracebackType | None) -> str:

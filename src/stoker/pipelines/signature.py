@@ -96,7 +96,11 @@ class FunctionSignature:
             completed[name] = convert(value, parameter.annotation)
         if missing:
             needed = ", ".join(f"{name}: {text_of(self.parameters[name].annotation)}" for name in missing)
-            raise ParameterError(f"{self.owner} needs {needed}", where=where, fix=f"give {missing[0]}=…" if where else f"add --{missing[0]} …")
+            raise ParameterError(
+                f"{self.owner} needs {needed}",
+                where=where,
+                fix=f"give {missing[0]}=…" if where else f"add --{missing[0]} …",
+            )
         completed.update((name, value) for name, value in arguments.items() if name not in completed)
         return completed
 

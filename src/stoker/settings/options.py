@@ -60,7 +60,8 @@ def _fields_of(kind: type, *, short: str = "") -> Option:
         if short and not attrs.has(type(value)):
             return fields_given(kind(**{short: value}))
         raise SettingsError(
-            f"{_value_text(value)} is not {kind.__name__}", fix=f"write its fields: {{\"{attrs.fields(kind)[0].name}\": …}}, or in Python {kind.__name__}(…)"
+            f"{_value_text(value)} is not {kind.__name__}",
+            fix=f'write its fields: {{"{attrs.fields(kind)[0].name}": …}}, or in Python {kind.__name__}(…)',
         )
 
     return Option(parse=parse, kind=kind)
@@ -175,7 +176,9 @@ def layer_of(
     """The layer of a decorator from its `settings` and its keywords; an option that is `UNSET` was not given."""
     raw: Any = settings
     if raw is not None and not isinstance(raw, Mapping):
-        raise SettingsError(f"settings={_value_text(raw)} is not a mapping", where=origin, fix='write {"resources": {"cpu_count": 4}}')
+        raise SettingsError(
+            f"settings={_value_text(raw)} is not a mapping", where=origin, fix='write {"resources": {"cpu_count": 4}}'
+        )
     return layer_from(origin, (raw or {}, options), level=level)
 
 

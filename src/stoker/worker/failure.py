@@ -30,6 +30,7 @@ from stoker.core.status import (
     WORKER_LOST,
     Retryable,
 )
+from stoker.core.usercode import user_traceback
 from stoker.core.values import frozen
 from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
 from stoker.worker.notice import Terminated
@@ -125,6 +126,8 @@ def describe_exception(error: BaseException, *, keep: Callable[[str], str] | Non
 
 def _traceback(error: BaseException, trace: TracebackType | None) -> str:
     """The traceback with those of the exceptions that led to it, as far as Python can print them."""
+    if isinstance(error, StokerError) and trace is not None:  # its message says it all
+        return f"{user_traceback(error)}\n"
     causes, link = 0, error
     while (earlier := _earlier(link)) is not None and causes <= _CHAIN_SHOWN:
         causes, link = causes + 1, earlier
