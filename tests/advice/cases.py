@@ -929,7 +929,7 @@ GROUPS: tuple[Group, ...] = (
     Group(
         name="replaced function",
         files={
-            "s.py": "import json, os\n" + VALUE.replace("@@", "1") + '\n\n@@\n\nif __name__ == "__main__":\n    p()\n'
+            "s.py": "import json, time\n" + VALUE.replace("@@", "1") + '\n\n@@\n\nif __name__ == "__main__":\n    p()\n'
         },
         call="python s.py",
         entries=(
@@ -939,9 +939,9 @@ GROUPS: tuple[Group, ...] = (
                 "real = json.dumps\njson.dumps = lambda *a, **k: real(*a, **k)",
             ),
             (
-                "os.path.join = lambda *parts: None",
+                "time.time = lambda: 'now'",
                 "let them answer as Python's own do",
-                "real = os.path.join\nos.path.join = lambda *parts: real(*parts)",
+                "real = time.time\ntime.time = lambda: real()",
             ),
         ),
     ),

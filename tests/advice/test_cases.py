@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 from tests.advice.cases import Case, cases
 from tests.advice.door import Door, Said
+from tests.advice.inventory import pattern
+from tests.advice.table import Row, rows
+
+ROWS: dict[str, list[Row]] = {}
+"""The rows of the table by the case that they name."""
+for row in rows():
+    ROWS.setdefault(row.by, []).append(row)
 
 
 @pytest.fixture(scope="session")
@@ -38,5 +45,7 @@ def test_advice_works(case: Case, door: Door, tmp_path: Path) -> None:
     assert "Traceback" not in said.text or case.group.code == 1, said.text
     advice = " ".join(part.partition("\n\n")[0] for part in said.text.split("fix: ")[1:])
     assert case.fix in advice, said.text
+    for row in ROWS.get(case.name, ()):
+        assert pattern(row.advice.text).search(advice), f"the table says that it produces {row.advice}"
     mended = call(door, case, case.right, folder)
     assert mended.code == 0, mended.text
