@@ -243,17 +243,6 @@ GROUPS: tuple[Group, ...] = (
                 "put it under 'resources'",
                 "settings={'resources': ResourceSettings(cpu_count=1)}",
             ),
-            (
-                "settings={'docker': SlurmSettings()}",
-                "put it under 'orchestrator.slurm'",
-                "settings={'orchestrator.slurm': SlurmSettings()}",
-            ),
-            ("settings={'orchestrator': 5}", "give a mapping of its fields", "settings={'orchestrator.slurm': {}}"),
-            (
-                "settings={'orchestrator.slurm': [1]}",
-                "give a mapping of its fields",
-                "settings={'orchestrator.slurm': {}}",
-            ),
             ("retry=3, settings={'retry': 2}", "remove one of the two", "retry=3"),
             ("environment=['A']", "in Python a dict", "environment={'A': '1'}"),
             ("name='a/b'", "use letters, digits, '_', '-' and spaces, such as train_2", "name='train_2'"),
