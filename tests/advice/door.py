@@ -58,6 +58,8 @@ class Door:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def _serve() -> None:
