@@ -25,7 +25,7 @@ ROWS: Final[Mapping[str, tuple[str, int, int]]] = {
     "one more cached step": ("cached", 50, 250),
     "one more element of a fan-out": ("fan_out", 100, 500),
 }
-"""row → the shape of `benchmarks.counted`, and two sizes, whose difference is what one more costs; 0 is no run at all"""
+"""row → the shape of `benchmarks.counted`, and two sizes, whose difference is what one more costs; 0 is no run"""
 UNSTEADY: Final = frozenset({("fan_out", "SQL statements"), ("fan_out", "bytes"), ("start", "C calls")})
 """What follows the moments at which results come, more than the code: not in the ledger."""
 

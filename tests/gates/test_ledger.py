@@ -6,9 +6,14 @@ from benchmarks import ledger
 
 
 def test_no_step_costs_more_than_the_ledger_says() -> None:
-    lines = ledger.risen(ledger.measure_all(), ledger.written())
-    if lines:  # a busy machine wakes the driver up more often
-        lines = ledger.risen(ledger.measure_all(), ledger.written())
+    found = ledger.measure_all()
+    for _ in range(3):
+        lines = ledger.risen(found, ledger.written())
+        if not lines:
+            return
+        # A busy machine wakes a process up once more: the least of several tries is the code's own.
+        again = ledger.measure_all()
+        found = {row: {what: min(number, again[row][what]) for what, number in found[row].items()} for row in found}
     assert not lines, "\n".join([*lines, "", 'python -m benchmarks.ledger --write --why "…"'])
 
 
