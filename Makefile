@@ -18,13 +18,22 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help test test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
+.PHONY: help check cheap test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 test: $(VENV)/.test servers  ## install what the tests need, then run all of them
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) --reruns-delay 5 $(PYTEST_ARGS)
+
+check: $(VENV)/.test  ## formatting, style, types, imports, and the tests that cost little, in four minutes
+	@$(MAKE) --no-print-directory --jobs=2 lint cheap
+
+cheap: $(VENV)/.test
+	@$(BIN)/python -m pytest -q -n $(CORES) --dist loadgroup --cheap $(PYTEST_ARGS)
+
+test-times: $(VENV)/.test servers  ## what tests cost: the dearest thirty, and the flaky ones of N=1 runs
+	@$(BIN)/python -m tests.times --runs $(or $(N),1) -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 # Everything long, one after the other: each target stops the rest where it fails.
 LONG := faults storm storm-store storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.servers.containers import base_image, engine, registry  # noqa: F401  # fixtures: a real container engine
+from tests.times import pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401  # hooks: what each test costs
 from tests.wheels import made_wheels, used_home  # noqa: F401  # fixtures: what travels, made once
 from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to several workers, and what is said of them
     pytest_collection_modifyitems,
@@ -31,7 +32,8 @@ from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to s
 )
 
 # How long examples take says nothing on a machine that does other work too.
-settings.register_profile("stoker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("stoker", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+settings.register_profile("long", settings.get_profile("stoker"), max_examples=400)
 settings.load_profile("stoker")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -50,8 +52,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The switch for what `make test-all` adds to the tests themselves."""
+    """The switches for what `make test-all` adds to the tests, `make check` leaves out and `make test-times` notes."""
     parser.addoption("--long", action="store_true", help="run storms, large runs and drawn inputs in their long form")
+    parser.addoption("--cheap", action="store_true", help="leave out what is slow, needs servers or runs programs")
+    parser.addoption("--times", metavar="FILE", help="append what each test costs to a file, a line of JSON each")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--long` hypothesis draws ten times as many examples."""
+    if config.getoption("--long"):
+        settings.load_profile("long")
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ tests together take longer than the rest of the suite runs in several workers (`
 first to the workers that have it. A worker that goes on to another group ends the servers that it leaves behind: an
 idle Ray cluster takes a seventh of two cores.
 
-Only workers collect the tests, and whoever deals them out knows no more than their names: the first worker leaves the
-groups in a file. (The way of `--dist loadgroup`, to write them into the names, is blocked since pytest 9.2:
-https://github.com/pytest-dev/pytest-xdist/issues/1386)
+Only workers collect the tests, and whoever deals them out knows no more than their names: the first worker that has
+collected them leaves the groups in a file. (The way of `--dist loadgroup`, to write them into the names, is blocked
+since pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386)
 """
 
 from __future__ import annotations
@@ -35,28 +35,33 @@ COPIES = {
     "tests.kubernetes.server.cluster.cluster_server": 2,
 }
 """Servers that run in several workers, and in how many while there are other tests."""
+PROGRAMS = {"project", "lab", "module_lab", "script", "module_script"}
+"""Fixtures of folders with programs, each of which is started as a process and starts others."""
 GROUPS = "stoker_groups"
 """What a worker is told: the file for the groups."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `--long` tests marked `long` are left out. In a worker: groups before single tests, and long ones before
-    short ones."""
-    if not config.getoption("--long", False):
-        left_out = [item for item in items if item.get_closest_marker("long")]
-        items[:] = [item for item in items if item not in set(left_out)]
-        config.hook.pytest_deselected(items=left_out)
+    """Without `--long` tests marked `long` are left out, and with `--cheap` all that cost much. In a worker: groups
+    before single tests, and long ones before short ones."""
+    long, cheap = config.getoption("--long", False), config.getoption("--cheap", False)
+    left_out = [item for item in items if (not long and item.get_closest_marker("long")) or (cheap and _costs(item))]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)
     told: dict[str, Any] = getattr(config, "workerinput", {})
     if GROUPS not in told:
         return
     groups = grouped(items)
     config.stash[_SERVERS] = servers_of(groups)
     items.sort(key=lambda item: (item not in groups, _rank(item), item.get_closest_marker("slow") is None))
-    if told["workerid"] == "gw0":
+    file = Path(told[GROUPS])
+    if not file.exists():
         servers = {groups[item]: server for item in items for server in _servers(item) if server in COPIES}
         document = {"groups": {item.nodeid: group for item, group in groups.items()}, "servers": servers}
-        Path(told[GROUPS]).write_text(json.dumps(document))
+        whole = file.with_suffix(f".{told['workerid']}")
+        whole.write_text(json.dumps(document))
+        whole.replace(file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -150,6 +155,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         made = definition.cached_result
         if made is not None and hasattr(made[0], "gone") and made[0].gone():
             definition.finish(item._request)  # type: ignore[attr-defined]
+
+
+def _costs(item: pytest.Item) -> bool:
+    """Whether a test is marked slow, needs a server, or runs somebody's programs from end to end."""
+    fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return bool(item.get_closest_marker("slow") or PROGRAMS & fixtures.keys() or _servers(item))
 
 
 def _shared(item: pytest.Item) -> list[str]:

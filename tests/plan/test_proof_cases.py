@@ -13,6 +13,7 @@ from benchmarks.proof.table import FOLDER, Answer, Matrix, answers, cases, withd
 
 pytest.importorskip("docker")
 TABLE = cases()
+pytestmark = pytest.mark.slow  # the answers
 SOURCE = re.compile(r"[\w.-]+/[\w.-]+#\d+|https?://\S+|\S+ .+|[\w.-]+/[\w.-]+")
 
 
