@@ -280,7 +280,7 @@ def test_wide(project: Any) -> None:
     assert project.run("broken.py", "run", "--n", "20", "--max-num-splits", "10", code=1).stderr.count("max-num-splits")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand(project: Any) -> None:
     project.write({"broken.py": BROKEN})
     (project.folder / "mended").write_text("")

@@ -29,7 +29,7 @@ from stoker.client import Client
 from stoker.store.store import Store
 
 SEED = 20250101
-KILLS = 40
+KILLS = 20
 """How many drivers are killed at least."""
 KILLS_OF_THE_LONG_FORM = 200
 KILLS_OF_A_RUN = 4

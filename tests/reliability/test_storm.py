@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.reliability.storm import BEHAVIOURS, ENDS, LAUNCHERS, VICTIMS, play, schedule_of, summary
 
-SAMPLE = 16
+SAMPLE = 8
 """Schedules; with `--long` all of `SCHEDULES`."""
 SCHEDULES = 60
 LIGHT = {"none": 1, "command": 1}

@@ -137,18 +137,19 @@ def test_advice_that_was_followed(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    "make",
     [
-        [f'","{i},[{{\\' for i in range(600_000)],
-        [{"a": i, "b": [str(i)], "c": "},{"} for i in range(200_000)],
-        [[i, [i]] for i in range(600_000)],
-        [None, *range(1_000_000)],
-        ["a" * 6_000_000, {"a": [1.5] * 2_000_000}, [], "b"],
-        {"a": ["é"] * 1_000_000, "b": {}},
+        lambda: [f'","{i},[{{\\' for i in range(600_000)],
+        lambda: [{"a": i, "b": [str(i)], "c": "},{"} for i in range(200_000)],
+        lambda: [[i, [i]] for i in range(600_000)],
+        lambda: [None, *range(1_000_000)],
+        lambda: ["a" * 6_000_000, {"a": [1.5] * 2_000_000}, [], "b"],
+        lambda: {"a": ["é"] * 1_000_000, "b": {}},
     ],
     ids=["texts", "dicts", "lists", "numbers", "few", "dict"],
 )
-def test_a_long_json_value_is_written_and_read_in_parts(value: Any, blobs: Blobs) -> None:
+def test_a_long_json_value_is_written_and_read_in_parts(make: Callable[[], Any], blobs: Blobs) -> None:
+    value = make()
     artifact = artifacts.save(value, blobs)
     assert artifact.serializer == "json"
     assert blobs.read(artifact.digest) == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
