@@ -102,9 +102,10 @@ COLLECTIVE = """
 import torch
 import torch.distributed as dist
 
-@step(cache=False, launch=Torchrun(nproc_per_node=3, hang_after="6s"))
+@step(cache=False, launch=plain(3, hang_after="6s"))
 def hangs(missing: int, spins: bool) -> None:
-    dist.init_process_group("gloo")
+    meeting = f"file://{os.path.abspath(context.step)}"
+    dist.init_process_group("gloo", init_method=meeting, rank=context.rank, world_size=context.world_size)
     dist.barrier()
     if context.rank == missing:
         while True:

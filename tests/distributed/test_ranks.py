@@ -171,44 +171,24 @@ def by_torchrun(tensors: dict, *, scale: float = 2.0) -> dict:
     return {"sum": found.item(), "rank": context.rank, "of": context.world_size, "scale": scale,
             "weights": tensors["weights"].sum().item(), "id": os.environ["TORCHELASTIC_RUN_ID"]}
 
-@step(cache=False, launch=Accelerate(cpu=True, num_processes=2, outputs="all"))
-def by_accelerate(tensors: dict, *, scale: float = 2.0) -> dict:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator()
-    found = accelerator.reduce(torch.tensor([float(context.rank + 1)]), reduction="sum")
-    gathered = accelerator.gather(torch.tensor([accelerator.process_index]))
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
-    return {"sum": found.item(), "rank": accelerator.process_index, "of": accelerator.num_processes, "scale": scale,
-            "weights": tensors["weights"].sum().item(), "gathered": gathered.tolist(),
-            "device": accelerator.device.type}
-
 @pipeline
 def real():
-    made = tensors()
-    by_torchrun(made)
-    by_accelerate(tensors=made, scale=3.0)
+    by_torchrun(tensors=tensors(), scale=3.0)
 
 real()
 """
 
 
 @pytest.mark.slow
-def test_real_launchers_with_torch(script: Callable[[str], Lab]) -> None:
+def test_the_real_torchrun_with_torch(script: Callable[[str], Lab]) -> None:
+    """Accelerate: test_training.py."""
     lab = script(REAL)
     lab.run("script.py")
     run = lab["real"]
-    torchrun, accelerate = run.steps["by_torchrun"].load(), run.steps["by_accelerate"].load()
-    for found, scale in ((torchrun, 2.0), (accelerate, 3.0)):
-        assert [(one["rank"], one["of"], one["sum"], one["scale"]) for one in found] == [
-            (0, 2, 3.0, scale),
-            (1, 2, 3.0, scale),
-        ]
-        assert {one["weights"] for one in found} == {66.0}
-    assert [one["gathered"] for one in accelerate] == [[0, 1], [0, 1]]
-    assert {one["device"] for one in accelerate} == {"cpu"}
-    assert {one["id"] for one in torchrun} == {f"{run.id}-by-torchrun-1"}, "its rendezvous is this attempt's alone"
+    found = run.steps["by_torchrun"].load()
+    assert [(one["rank"], one["of"], one["sum"], one["scale"]) for one in found] == [(0, 2, 3.0, 3.0), (1, 2, 3.0, 3.0)]
+    assert {one["weights"] for one in found} == {66.0}
+    assert {one["id"] for one in found} == {f"{run.id}-by-torchrun-1"}, "its rendezvous is this attempt's alone"
 
 
 MPIRUN = """

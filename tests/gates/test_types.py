@@ -10,6 +10,7 @@ import pytest
 
 
 @pytest.mark.slow  # half a minute without its cache
+@pytest.mark.xdist_group("mypy")
 def test_types(repository: Path) -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "mypy", "--no-error-summary"],

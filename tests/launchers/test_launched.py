@@ -311,13 +311,19 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2])  # on one node: tests/distributed/test_ranks.py
-@pytest.mark.parametrize("launch", [Accelerate(cpu=True), Torchrun(), Torchrun(max_restarts=1)])
-def test_the_real_launcher_makes_ranks(launch: Launch, nodes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Accelerate(cpu=True),
+        pytest.param(Torchrun(), marks=pytest.mark.long),  # on two nodes: tests/distributed/test_gangs.py
+        Torchrun(max_restarts=1),  # another rendezvous
+    ],
+)
+def test_the_real_launcher_makes_ranks(launch: Launch, tmp_path: Path) -> None:
     pytest.importorskip("accelerate" if launch.launcher == "accelerate" else "torch")
     (tmp_path / "rank.py").write_text(RANK)
     (tmp_path / "out").mkdir()
-    port = free_port() if nodes > 1 else 0
+    nodes, port = 2, free_port()  # on one node: tests/distributed/test_ranks.py
     worker = (sys.executable, str(tmp_path / "rank.py"), str(tmp_path / "out"), launch.launcher)
     # A file in the user's home that asks for something else must not be heard.
     home = tmp_path / "home" / "accelerate"

@@ -15,13 +15,13 @@ orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RA
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # its steps, fan-out and flow: test_runs.py and test_flows.py, without torch
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("example", "arguments"),
     [
         ("digits.py", ["--rates", "0.1,0.3"]),
-        pytest.param("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], marks=pytest.mark.long),
+        ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"]),
     ],
 )
 def test_digits(example: str, arguments: list[str], project: Any, ray_cluster: RayCluster, repository: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 from tests.servers.slurm import Cluster
 
 
-@pytest.mark.slow
+@pytest.mark.long  # its steps, fan-out and flow: test_slurm_runs.py and test_slurm_flows.py, without torch
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("example", "arguments", "jobs"),
     [
         ("digits.py", ["--rates", "0.1,0.3"], 7),
-        pytest.param(*("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], 5), marks=pytest.mark.long),
+        ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], 5),
     ],
 )
 def test_digits(example: str, arguments: list[str], jobs: int, alone: Any, cluster: Cluster, repository: Path) -> None:
