@@ -26,7 +26,7 @@ help:  ## this list
 test: $(VENV)/.test servers  ## install what the tests need, then run all of them
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) --reruns-delay 5 $(PYTEST_ARGS)
 
-check: $(VENV)/.test  ## formatting, style, types, imports, and the tests that cost little, in four minutes
+check: $(VENV)/.test  ## formatting, style, types, imports, and the tests that cost little, in minutes
 	@$(MAKE) --no-print-directory --jobs=2 lint cheap
 
 cheap: $(VENV)/.test

@@ -54,7 +54,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The switches for what `make test-all` adds to the tests, `make check` leaves out and `make test-times` notes."""
     parser.addoption("--long", action="store_true", help="run storms, large runs and drawn inputs in their long form")
-    parser.addoption("--cheap", action="store_true", help="leave out what is slow, needs servers or runs programs")
+    parser.addoption("--cheap", action="store_true", help="leave out what is slow, shared or runs programs")
     parser.addoption("--times", metavar="FILE", help="append what each test costs to a file, a line of JSON each")
 
 

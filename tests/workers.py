@@ -158,9 +158,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _costs(item: pytest.Item) -> bool:
-    """Whether a test is marked slow, needs a server, or runs somebody's programs from end to end."""
+    """Whether a test is marked slow, runs somebody's programs, or shares something expensive and is no gate."""
     fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    return bool(item.get_closest_marker("slow") or PROGRAMS & fixtures.keys() or _servers(item))
+    shares = _shared(item) and not item.nodeid.startswith("tests/gates/")
+    return bool(item.get_closest_marker("slow") or PROGRAMS & fixtures.keys() or shares)
 
 
 def _shared(item: pytest.Item) -> list[str]:
