@@ -38,8 +38,6 @@ CONTAINERS = {"container_digits.py": ("--simulate", "1xH100", "--set", "docker=n
 """Examples that are for containers, and what their docstring says for machines without an engine."""
 FLOWS = {"digits_flow.py": ("run",)}
 """Examples that are flows, and what has them run."""
-RANKS = ("accelerate_digits.py", "ddp_digits.py")
-"""Examples whose launchers with torch tests/distributed starts in half the time: planned, and run with `--long`."""
 PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
@@ -99,7 +97,7 @@ def test_blocks(page: Path, project: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=page_name)
-def test_examples(example: Path, project: Any, long_form: bool) -> None:
+def test_examples(example: Path, project: Any) -> None:
     """A line `# needs: demo` near an example's top names extras or modules without which it cannot run."""
     text = example.read_text(encoding="utf-8")
     document = ast.parse(text)
@@ -107,9 +105,6 @@ def test_examples(example: Path, project: Any, long_form: bool) -> None:
     missing = [name for line in NEEDS.findall(text) for name in missing_of(line.replace(",", " ").split())]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    if example.name in RANKS and not long_form:
-        project.stoker("plan", str(example))
-        return
     project.run(str(example), *{**DEVICES, **CONTAINERS, **FLOWS}.get(example.name, ()), timeout=240.0)
 
 
