@@ -9,6 +9,7 @@
  *           process = PID:BYTES (again for another; without bytes the driver does not tell them),
  *               PID may be STEP: then it stands in the file named by FAKE_NVML_STEP, and nobody is there without it,
  *           utilisation = 0,50,100 (a value for each time it is asked, then the last),
+ *           mig_fails, count_fails, slice_fails = 999 (what the mode, the count, and numbers without a slice return),
  *           fails = 15 (every call), lost_after = 3 (calls that still work), handle = 15 (what finding it returns)
  *           power (mW), temperature, clock, reasons (bits): each a list like utilisation,
  *           energy = 1000,500 (mJ at first, and how much more each time it is asked),
@@ -216,17 +217,18 @@ int nvmlDeviceGetP2PStatus(void *handle, void *peer, int capability, int *status
 int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
     DEVICE
     *current = *pending = (unsigned)number(of, "mig");
+    if (get(of, "mig_fails")) return number(of, "mig_fails");
     return get(of, "mig") ? OK : NOT_SUPPORTED;
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
     DEVICE
     *count = 7;
-    return OK;
+    return number(of, "count_fails");
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **found) {
     DEVICE
     *found = child((int)(of - sections), (int)index);
-    return *found ? OK : NOT_FOUND;
+    return *found ? OK : get(of, "slice_fails") ? number(of, "slice_fails") : NOT_FOUND;
 }
 struct attributes { unsigned multiprocessors, engines[5], gpu_slices, compute_slices; uint64_t megabytes; };
 int nvmlDeviceGetAttributes_v2(void *handle, struct attributes *into) {

@@ -75,6 +75,12 @@ def test_found_in_both_forms(answer: Any, rocm: Path) -> None:
     assert amd.probe(amd_smi(rocm / "dev", json.dumps(answer)), rocm / "dev").devices == (), "no /dev/kfd there"
 
 
+def test_a_gpu_of_which_nothing_is_told_keeps_its_number(rocm: Path) -> None:
+    silent = [{"gpu": 0}, {**STATIC[0], "gpu": 1}]
+    devices = amd.probe(amd_smi(rocm, json.dumps(silent)), rocm).devices
+    assert [(one.index, one.uuid, one.model) for one in devices] == [(0, "0", "AMD GPU"), (1, "1", "MI300X")]
+
+
 @pytest.mark.parametrize("answer", ["", "ERROR: no driver", "{}", '[{"gpu": 0, "asic": 3}]'])
 def test_an_amd_smi_that_fails(answer: str, rocm: Path) -> None:
     inventory = amd.probe(amd_smi(rocm, answer), rocm)

@@ -205,6 +205,25 @@ def test_slices(machine: Any) -> None:
     assert found["processes"] == [{"uuid": "MIG-a1", "pid": 41, "memory": 2048}]
 
 
+@pytest.mark.parametrize("what", ["mig_fails = 999", "mig = 1\ncount_fails = 999", "mig = 1\nslice_fails = 999"])
+def test_a_gpu_whose_slices_are_not_known_is_not_handed_out(what: str, machine: Any) -> None:
+    found = machine.nvml(f"{H100S}{T4}{what}\nprocess = 20:1\n").probe()
+    assert [one["uuid"] for one in found["devices"]] == ["GPU-0000", "GPU-1111", "GPU-2222", "GPU-3333"]
+    assert codes(found) == [("STK124", "error", "GPU 4")]
+    assert "not handed out" in found["findings"][0]["what"] and "(MIG)" in found["findings"][0]["why"]
+
+
+@pytest.mark.parametrize("number", [2, 4, 6])
+def test_numbers_without_a_slice_and_other_containers_slices_are_passed_over(number: int, machine: Any) -> None:
+    found = machine.nvml(f"{T4}mig = 1\nslice_fails = {number}\n[slice]\nuuid = MIG-a1\n").probe()
+    assert [one["uuid"] for one in found["devices"]] == ["MIG-a1"] and found["findings"] == []
+
+
+def test_processes_are_seen_on_a_gpu_whose_slices_are_not_known(machine: Any) -> None:
+    found = machine.nvml(f"{T4}count_fails = 999\nprocess = 20:1\n").probe()
+    assert [(one["uuid"], one["pid"]) for one in found["processes"]] == [("GPU-7777", 20)]
+
+
 def test_processes(machine: Any) -> None:
     found = machine.nvml(f"{H100S}process = 17:1073741824\nprocess = 18\n{T4}fails = 999\n{T4}process = 20:1\n").probe()
     # Where the driver does not tell the memory, it is 0; the GPU that fails is passed over.

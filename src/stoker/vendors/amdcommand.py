@@ -42,9 +42,8 @@ def asics(program: str, environment: Mapping[str, str]) -> list[tuple[Mapping[st
     Raises `ToolError` where the command fails, and `ValueError` or `TypeError` for an answer that is none.
     """
     rows = gpus(output([program, *_STATIC], environment))
-    return [
-        (dict(row["asic"]), int(number(_at(row, ("vram", "size")), MEMORY) or 0)) for row in rows if row.get("asic")
-    ]
+    # A GPU of which nothing is told is there nevertheless: without it, the others would have other numbers.
+    return [(dict(row.get("asic") or {}), int(number(_at(row, ("vram", "size")), MEMORY) or 0)) for row in rows]
 
 
 def gpus(text: str) -> list[Mapping[str, Any]]:

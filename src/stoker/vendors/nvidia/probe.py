@@ -31,6 +31,10 @@ NO_SLICES: Final = "STK126"
 _LIBRARY_NOT_FOUND = 12
 _LOST: Final = frozenset({15, 16})
 """The GPU is lost, or requires a reset: all other queries fail too."""
+_WITHOUT_MIG: Final = frozenset({3, 13})
+"""Not supported, and no such function in the driver: the GPU cannot be cut into slices."""
+_NO_SLICE: Final = frozenset({2, 4, 6})
+"""Invalid argument, no permission, not found: there is no slice of that number, or it is another container's."""
 
 _REASONS: Final[Mapping[int, tuple[str, str, str, str]]] = {
     9: (
@@ -168,9 +172,13 @@ def _read_devices(nvml: Any) -> Inventory:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             gpu = _device(nvml, handle, index)
-            slices = _slices(nvml, handle, gpu)
         except nvml.NVMLError as error:
             findings.append(_reason(error, f"GPU {index}"))
+            continue
+        try:
+            slices = _slices(nvml, handle, gpu)
+        except nvml.NVMLError as error:
+            findings.append(_unknown_slices(gpu, error))
             continue
         if slices is None:
             devices.append(gpu)
@@ -209,8 +217,8 @@ def _memory(nvml: Any, handle: Any) -> int:
 
 
 def _slices(nvml: Any, handle: Any, gpu: Device) -> list[Device] | None:
-    """The MIG slices of a GPU; None for one that is not cut into slices."""
-    current, _ = _query(nvml, nvml.nvmlDeviceGetMigMode, handle, otherwise=(0, 0))
+    """The MIG slices of a GPU; None for one that is not cut into slices. Raises where the driver does not tell."""
+    current, _ = _query(nvml, nvml.nvmlDeviceGetMigMode, handle, otherwise=(0, 0), only=_WITHOUT_MIG)
     if not current:
         return None
     slices = []
@@ -232,9 +240,8 @@ def _slices(nvml: Any, handle: Any, gpu: Device) -> list[Device] | None:
 
 
 def _slice_handles(nvml: Any, handle: Any) -> Iterator[Any]:
-    for index in range(_query(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)):
-        # Numbers without a slice are "not found".
-        one = _query(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index, otherwise=None)
+    for index in range(_query(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0, only=_WITHOUT_MIG)):
+        one = _query(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index, otherwise=None, only=_NO_SLICE)
         if one is not None:
             yield one
 
@@ -251,6 +258,17 @@ def _profile(nvml: Any, handle: Any, whole: int) -> str:
     eighths = math.ceil(sizes.memorySizeMB * 2**20 / whole * 8)
     profile = f"{parts}g.{round(eighths / 8 * math.ceil(whole / 2**30))}gb"
     return profile if instances == parts else f"{instances}c.{profile}"
+
+
+def _unknown_slices(gpu: Device, error: Any) -> Finding:
+    reason = _reason(error, f"GPU {gpu.index}")
+    if error.value in _LOST:
+        return reason
+    return attrs.evolve(
+        reason,
+        what=f"{reason.what}, so that the GPU is not handed out",
+        why="it does not tell which slices (MIG) the GPU is cut into, and a GPU that is cut cannot be used whole",
+    )
 
 
 def _no_slices(gpu: Device) -> Finding:
@@ -302,7 +320,8 @@ def _all_handles(nvml: Any) -> Iterator[Any]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            yield from (handle, *_slice_handles(nvml, handle))
+            yield handle
+            yield from _slice_handles(nvml, handle)
         except nvml.NVMLError:
             continue
 
@@ -332,11 +351,15 @@ def _shut_down(nvml: Any) -> None:
         pass  # NVML is not used any more
 
 
-def _query(nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T) -> T:
-    """The result of a call that not every driver and GPU supports, else `otherwise`; a lost GPU is still an error."""
+def _query(
+    nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T, only: frozenset[int] | None = None
+) -> T:
+    """The result of a call that not every driver and GPU supports, else `otherwise`; a lost GPU is still an error, as
+    is any but `only`, where that is given.
+    """
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
-        if error.value in _LOST:
+        if error.value in _LOST or (only is not None and error.value not in only):
             raise
         return otherwise
