@@ -40,8 +40,6 @@ UNKNOWN = (
 """What must stay the step's own error."""
 
 ELSEWHERE = {
-    "user-error": "test_what_is_unknown_stays_the_steps_own",
-    "crashed": "test_how_a_process_ended",
     "exited": "test_how_a_process_ended",
     "cancelled": "test_a_cause_that_says_all_is_kept",
     "unserializable": "test_an_error_of_ours_brings_its_own_advice",

@@ -98,7 +98,10 @@ GPU_MEMORY: Final = (
         cause=status.GPU_OOM,
         why="the GPU's memory was full, and another process held a part of it",
         advice="end or move the other process (`nvidia-smi` shows it), or give the step a GPU of its own",
-        pattern=r"(?:CUDA|HIP|XPU) out of memory\.[^\n]* Process \d+ has [\d.]+ \w+ memory in use",
+        pattern=(
+            r"(?:(?:CUDA|HIP|XPU) out of memory\.[^\n]*|of which [\d.]+ \w+ is free\.)"
+            r" Process \d+ has [\d.]+ \w+ memory in use"
+        ),
     ),
     Signature(
         name="torch-gpu-oom-fraction",
@@ -261,6 +264,21 @@ DRIVER: Final = (
         pattern=r"Logical Neuron Core\(s\) not available|NRT_LOAD_NOT_ENOUGH_NC",
     ),
     Signature(
+        name="neuron-init",
+        cause=status.DRIVER_BROKEN,
+        why="the Neuron runtime could not start: it reached no driver, or one that does not fit it",
+        advice=(
+            "see on the machine that `lsmod | grep neuron` and `neuron-ls` show driver and devices, and that "
+            "aws-neuronx-dkms is as new as the runtime (aws-neuronx-runtime-lib) asks; a container needs --device "
+            "/dev/neuron0 and so on"
+        ),
+        # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-troubleshoot.html
+        pattern=(
+            r"nrt_init failed: NRT_FAILURE|Unable to determine Neuron Driver version"
+            r"|This runtime requires Neuron Driver version"
+        ),
+    ),
+    Signature(
         name="gpu-busy",
         cause=status.GPU_BUSY,
         why="another process holds the device",
@@ -294,6 +312,9 @@ BUILD: Final = (
         pattern=(
             r"no kernel image is available for execution on the device|(?:CUDA|HIP) error: invalid device function"
             r"|device kernel image is invalid"
+            # What torch warns of before, for a warning that is an error.
+            r"|with CUDA capability sm_\d+ is not compatible with the current PyTorch installation"
+            r"|Found GPU\d+ [^\n]* which is of compute capability \(CC\) [\d.]+"
         ),
     ),
 )
@@ -323,6 +344,39 @@ KERNELS: Final = (
             r"|an illegal instruction was encountered|unspecified launch failure|invalid program counter)"
             r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED|Memory access fault by GPU"
         ),
+        printed=True,
+    ),
+)
+
+# Failures of processes that a step itself starts.
+
+CHILDREN: Final = (
+    Signature(
+        name="cuda-after-fork",
+        cause=status.USER_ERROR,
+        why="a process that was forked after the step had used CUDA reached for CUDA itself",
+        advice=(
+            'start such processes by "spawn" or "forkserver" (multiprocessing.get_context("spawn"), DataLoader(…, '
+            'multiprocessing_context="spawn")), or touch no GPU before they are forked'
+        ),
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+    ),
+    Signature(
+        name="torchrun-child-killed",
+        cause=status.KILLED,
+        why="the rank of torchrun that failed first was killed by SIGKILL; out of memory is the most frequent reason",
+        advice="look at the memory that the ranks use together; the kernel's log (`dmesg`) names what it killed",
+        # torchrun's summary has the root cause last.
+        pattern=r"^\s+exitcode\s+: -9 \(pid: \d+\)(?![\s\S]*\bexitcode\s+: )",
+        printed=True,
+    ),
+    Signature(
+        name="torchrun-child-crashed",
+        cause=status.CRASHED,
+        why="the rank of torchrun that failed first crashed in native code",
+        advice="read what that rank wrote above the summary; PYTHONFAULTHANDLER=1 in its environment shows its place",
+        # Signals 4, 6, 7, 8 and 11: illegal instruction, abort, bus error, arithmetic, segmentation fault.
+        pattern=r"^\s+exitcode\s+: -(?:[4678]|11) \(pid: \d+\)(?![\s\S]*\bexitcode\s+: )",
         printed=True,
     ),
 )
@@ -605,6 +659,7 @@ ROWS: Final[tuple[Signature, ...]] = (
     *BUILD,
     *IMPORTS,
     *KERNELS,
+    *CHILDREN,
     *RANKS,
 )
 CAUSES: Final[Registry[Signature]] = Registry(group="stoker.causes", noun="cause", kind=Signature, builtin={})

@@ -351,9 +351,7 @@ def _shut_down(nvml: Any) -> None:
         pass  # NVML is not used any more
 
 
-def _query(
-    nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T, only: frozenset[int] | None = None
-) -> T:
+def _query(nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T, only: frozenset[int] | None = None) -> T:
     """The result of a call that not every driver and GPU supports, else `otherwise`; a lost GPU is still an error, as
     is any but `only`, where that is given.
     """
