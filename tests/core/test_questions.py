@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from stoker.core import questions
 from stoker.core.questions import NoAnswer, Questions
+
+WHOLE = ("asked", "valid", "answer", "silent", "waited")
 
 
 class Somebody:
@@ -50,9 +54,31 @@ def test_an_answer_is_kept_for_its_time_and_asked_for_anew(
     assert ask(Questions(tmp_path), somebody) == {"asked": 4}
     monkeypatch.setattr(questions.time, "time", lambda: now - 3600)
     assert ask(Questions(tmp_path), somebody) == {"asked": 5}, "of a clock that was put back nothing is known"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: "[1",
+        lambda kept: "[" * 100_000,
+        *(lambda kept, key=key: json.dumps({**kept, key: "1"}) for key in ("asked", "valid", "waited")),
+        *(lambda kept, key=key: json.dumps({name: kept[name] for name in kept if name != key}) for key in WHOLE),
+        lambda kept: json.dumps({**kept, "asked": 10**400}),
+    ],
+)
+def test_a_damaged_file_is_no_answer(change: Any, tmp_path: Path, somebody: Somebody) -> None:
+    ask(Questions(tmp_path), somebody)
+
+    def nobody() -> Any:
+        raise questions.NoAnswer("nobody is there")
+
+    with pytest.raises(questions.NoAnswer):
+        ask(Questions(tmp_path), nobody, key="silent")
     for file in (tmp_path / "answers").iterdir():
-        file.write_text("[1")
-    assert ask(Questions(tmp_path), somebody) == {"asked": 6}, "a damaged file is no answer"
+        file.write_text(change(json.loads(file.read_text())))
+    for key in ("silent", "one"):
+        with contextlib.suppress(questions.NoAnswer):
+            assert ask(Questions(tmp_path), somebody, key=key)["asked"] in (1, 2, 3)
 
 
 def test_who_hangs_costs_one_budget_and_is_left_alone_for_a_while(

@@ -126,6 +126,21 @@ def test_a_resolver_that_is_gone_refutes_nothing(index: PackageIndex) -> None:
     assert (gone.trouble, gone.wrong) == ("undecided", False) and "/none/uv" in gone.reason
 
 
+@pytest.mark.parametrize(
+    "answer", ["{}", "[[packages]]", '{"install": [{"metadata": {"name": "trainer"}}]}', '{"install": 1}']
+)
+@pytest.mark.parametrize("kind", ["uv", "pip"])
+def test_a_resolver_that_is_not_understood_refutes_nothing(kind: str, answer: str, tmp_path: Path) -> None:
+    program = tmp_path / "resolver.py"
+    program.write_text(
+        "import sys\nwords = sys.argv\nname = next(one for one in ('--report', '--output-file') if one in words)\n"
+        f"open(words[words.index(name) + 1], 'w').write({answer!r})\n"
+    )
+    request = LockRequest(lists=(RequirementList(name="list", lines=("trainer",)),), **HERE)
+    odd = refusal_of(request, Resolver(argv=(sys.executable, str(program)), kind=kind, text="resolver 9"))
+    assert (odd.trouble, odd.wrong) == ("undecided", False) and "is not understood" in odd.reason
+
+
 @pytest.mark.parametrize("resolver", RESOLVERS)
 def test_the_images_variables_count_and_this_machines_do_not(
     index: PackageIndex, resolver: Resolver, monkeypatch: pytest.MonkeyPatch

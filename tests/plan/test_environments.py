@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.packages import PackageSettings
+from stoker.images.environments import module_path
 from stoker.plan.environments import differences, environment_name, satisfies
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
@@ -102,3 +103,16 @@ def test_an_environment_is_named_by_all_that_is_asked_of_it() -> None:
     assert environment_name(PackageSettings(**{**asked, "environment": "local"})) == ""
     assert environment_name(PackageSettings(**{**asked, "pypi": {"attrs": ""}})) == "", "it is installed here"
     assert environment_name(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('a warning\n["", "/lib"]\nGoodbye\n', ["", "/lib"]),
+        ("", None),
+        ("[1]\n[]\n{}\nGoodbye", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_the_path_of_modules_is_found_among_what_packages_print(text: str, path: list[str] | None) -> None:
+    assert module_path(text) == path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,48 @@ def test_old_objects_are_renewed_by_a_put_and_swept_without(tmp_path: Path) -> N
     assert list(store.blobs.digests()) == [kept]
     assert not os.path.exists(f"{store.blobs.folder}/objects/{lost[:2]}/{lost[2:]}")
     assert sweep(store, older_than=0.0, now=time.time() + 1).blobs == 1
+    store.close()
+
+
+NAIVE = datetime(2001, 1, 1)  # noqa: DTZ001  # as some file systems tell it
+
+
+@pytest.mark.parametrize("moment", [None, "2001-01-01", NAIVE, IsADirectoryError(), NotImplementedError()])
+def test_of_an_object_without_a_known_date_nothing_is_removed_and_a_put_renews_it(
+    moment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(artifact_uri="memory://bucket", home=str(tmp_path / "home"))
+    digest = store.blobs.put(b"x")
+    assert store.blobs._remote is not None
+    files = store.blobs._remote._files
+
+    def modified(key: str) -> Any:
+        if isinstance(moment, Exception):
+            raise moment
+        return moment
+
+    monkeypatch.setattr(files, "modified", modified)
+    before = [entry.modified for entry in files.store.values()]
+    assert store.blobs.put(b"x") == digest
+    assert [entry.modified for entry in files.store.values()] > before
+    assert sweep(store, older_than=0.0, now=time.time() + 1).blobs == 0 and store.blobs.exists(digest)
+    store.close()
+
+
+@pytest.mark.parametrize("facts", [{}, {"size": None}, {"size": "4 bytes"}])
+def test_the_bytes_of_an_object_without_a_size_are_counted(
+    facts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(artifact_uri="memory://bucket", home=str(tmp_path / "home"))
+    digest = store.blobs.put(b"four")
+    assert store.blobs._remote is not None
+    monkeypatch.setattr(store.blobs._remote._files, "info", lambda key: facts)
+    assert store.blobs.put(b"four") == digest
+    assert store.blobs.size(digest) == 4
+    os.unlink(store.blobs.local_file(digest))
+    assert store.blobs.holds(digest, 4)
+    result = sweep(store, older_than=0.0, now=time.time() + 1)
+    assert (result.blobs, result.bytes) == (1, 4)
     store.close()
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from tests.servers.sshd import ALIAS, Sshd, ssh_server  # noqa: F401  # fixture
 
-from stoker.core.errors import Away, DamagedArtifact, DiskFull, SettingsError, StoreError
+from stoker.core.errors import Away, BackendError, DamagedArtifact, DiskFull, SettingsError, StoreError
 from stoker.core.hosts import folder_elsewhere
 from stoker.ssh import connection, files, scripts
+from stoker.ssh.connection import Answer
 from stoker.ssh.files import SshFiles
 from stoker.store import artifacts
 from stoker.store.blobs import STALE, Blobs
@@ -288,6 +289,38 @@ def test_a_login_that_comes_back_is_waited_for(far: Blobs, server: Sshd, root: P
 def test_a_uri_without_a_folder(uri: str) -> None:
     with pytest.raises(SettingsError, match="names no folder"):
         folder_elsewhere(uri)
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code"),
+    [
+        ("1700000000\n", "stat: illegal option -- c\nusage: stat [-FLnq] [file ...]", 0),
+        ("1700000000\n", "sh: 1: stat: not found", 0),
+        ("1700000000\n", "stat: cannot statx '/far/x': Input/output error", 0),
+        ("", "", 137),
+        ("", "", 0),
+        ("12 1700000000 /far/x\n", "", 0),
+        ("? 1700000000 /far/x\n1700000001\n", "", 0),
+        ("12 1700000000 /far/y\n1700000001\n", "", 0),
+    ],
+)
+def test_what_does_not_tell_whether_a_file_is_there_is_an_error(out: str, err: str, code: int) -> None:
+    with pytest.raises(BackendError):
+        answering(out, err, code).look(["x"])
+
+
+def test_a_file_that_is_not_there_is_none_beside_words_of_the_client() -> None:
+    gone = "stat: cannot statx '/far/y': No such file or directory\n** WARNING: connection is not using x"
+    facts = answering("12 1700000000 /far/x\n1700000001\n", gone, 0).look(["x", "y"])
+    assert {path: (one.size, one.age) for path, one in facts.items()} == {"x": (12, 1.0)}
+
+
+def answering(out: str, err: str, code: int) -> SshFiles:
+    """The folder of a machine that has one answer."""
+    files = SshFiles("ssh://machine/far")
+    files._folder = "/far/"
+    files._ssh.ask = lambda script: Answer(code=code, out=out.encode(), err=err)  # type: ignore[method-assign]
+    return files
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")

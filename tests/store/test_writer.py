@@ -184,7 +184,9 @@ def test_a_journal_of_a_dead_driver_is_written_by_the_next(
     assert store.records.run("run").status == "running" and not journal.exists()
 
 
-def test_a_damaged_line_ends_a_journal_and_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_line_ends_a_journal_and_another_version_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = RunJournal(str(tmp_path), "run")
     for number in range(3):
         journal.append(JournalEntry(token="mine", batch=step_batch("running", number)))
@@ -192,6 +194,7 @@ def test_a_damaged_line_ends_a_journal_and_another_version_is_refused(tmp_path: 
     lines = whole.splitlines(keepends=True)
     Path(journal.path).write_bytes(lines[0] + lines[1].replace(b"happened", b"hAppened") + lines[2])
     (entry,) = journal.entries()
+    assert "its last 2 entries are left out" in caplog.text
     assert entry.batch.outputs == [list(columns) for columns in step_batch("running", 0).outputs]
     assert entry.batch.events == step_batch("running", 0).events
     newer = lines[0][9:-1].replace(b'"version":1', b'"version":2')

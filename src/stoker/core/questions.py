@@ -118,7 +118,7 @@ class Questions:
         with self._lock:
             future = self._asked.get(name)
         if future is None:
-            kept = None if self._anew else self._read(name)
+            kept = self._read(name, answer=object, valid=float)
             if kept is not None and 0 <= time.time() - kept["asked"] < kept["valid"]:
                 return kept["answer"]
             if self.offline and not nearby:
@@ -134,16 +134,16 @@ class Questions:
                 raise
             seconds = valid(answer)
             if seconds:
-                self._keep(name, {"answer": answer, "valid": seconds})
+                self._keep(name, {"answer": answer, "valid": float(seconds)})
             return answer
         waited = BUDGET if self._budget is None else self._budget
         text = f"{who} had no answer after {waited:g} s"
-        self._keep(home, {"silent": text, "waited": waited})
+        self._keep(home, {"silent": text, "waited": float(waited)})
         raise NoAnswer(text)
 
     def _refuse_silent(self, home: str) -> None:
         """Raise what a place said that gave no answer a moment ago, unless this session would wait longer for it."""
-        kept = None if self._anew else self._read(home)
+        kept = self._read(home, silent=str, waited=(float, type(None)))
         if kept is None or not 0 <= time.time() - kept["asked"] < SILENT_SECONDS:
             return
         waited = kept["waited"]
@@ -194,15 +194,19 @@ class Questions:
         names = list(dict.fromkeys(self._waiting))
         self._show(f"waiting for {', '.join(names)}" if names else "")
 
-    def _read(self, name: str) -> Mapping[str, Any] | None:
-        if self._folder is None:
+    def _read(self, name: str, **kinds: type | tuple[type, ...]) -> Mapping[str, Any] | None:
+        """What is kept, with values of these kinds; None where it is absent, of another version, or damaged."""
+        if self._folder is None or self._anew:
             return None
         try:
             kept = json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
-            float(kept["asked"]), float(kept.get("valid", 0)), kept.get("waited")
-            return kept if "answer" in kept or "silent" in kept else None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None  # absent, or written by another version
+        except (OSError, ValueError, RecursionError):
+            return None
+        kinds["asked"] = float
+        whole = isinstance(kept, dict) and all(
+            key in kept and isinstance(kept[key], kind) for key, kind in kinds.items()
+        )
+        return kept if whole else None
 
     def _keep(self, name: str, entry: Mapping[str, Any]) -> None:
         if self._folder is None:

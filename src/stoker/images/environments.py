@@ -109,7 +109,8 @@ class Environments:
             "PATH": os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)]),
         }
         proof = folder / f"{self._bundle.name}.json"
-        if not proof.is_file():
+        kept = module_path(proof.read_text(encoding="utf-8", errors="replace")) if proof.is_file() else None
+        if kept is None:
             argv = [str(python_of(folder)), "-s", "-c", _WORKER_CHECK]
             output = _run(
                 argv,
@@ -118,12 +119,18 @@ class Environments:
                 environ={**variables, "PYTHONDONTWRITEBYTECODE": "1"},
                 problem="Stoker's worker does not start",
             )
+            kept = module_path(output)
+            if kept is None:
+                raise BackendError(
+                    f"step '{step}': Stoker's worker does not start: its check does not tell the path of modules",
+                    fix=f"see what {argv[0]} prints when it starts: {output.strip()[-200:]!r}",
+                )
             partial = folder / f".{proof.name}.{os.getpid()}"
-            partial.write_text(output.splitlines()[-1], encoding="utf-8")
+            partial.write_text(json.dumps(kept), encoding="utf-8")
             partial.replace(proof)
         entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
         own_entries = [entry for entry in entries if not is_installed(entry)]
-        path = [entry for entry in json.loads(proof.read_text(encoding="utf-8")) if entry and entry != bundle]
+        path = [entry for entry in kept if entry and entry != bundle]
         return Interpreter(
             executable=str(python_of(folder)),
             path=(*own_code(), bundle, *path, os.path.join(bundle, VENDORED)),
@@ -240,6 +247,16 @@ def _share_lock(folder: Path, make: Callable[[], None], report: Callable[[str], 
                 file.close()
                 raise
             file.close()
+
+
+def module_path(text: str) -> list[str] | None:
+    """The path that the worker's check printed, behind which packages may have printed something else."""
+    for line in reversed(text.splitlines()):
+        with contextlib.suppress(ValueError, RecursionError):
+            path = json.loads(line)
+            if isinstance(path, list) and path and all(isinstance(entry, str) for entry in path):
+                return path
+    return None
 
 
 def _run(

@@ -331,9 +331,13 @@ def _ask(
     if fixed:
         _write(folder / "fixed.txt", [f"{name}=={version}" for name, version in fixed.items()])
         words = [*words, "--constraint", str(folder / "fixed.txt")]
-    if resolver.kind == "uv":
-        return _ask_uv(resolver, request, folder, words, pins, end)
-    return _ask_pip(resolver, request, folder, words, end)
+    try:
+        if resolver.kind == "uv":
+            return _ask_uv(resolver, request, folder, words, pins, end)
+        return _ask_pip(resolver, request, folder, words, end)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"what it answers is not understood: {type(error).__name__}: {error}"
+        raise _Refused(Unresolved(trouble="undecided", reason=reason, resolver=resolver.text)) from error
 
 
 def _ask_uv(
@@ -377,7 +381,7 @@ def _ask_uv(
         if directory is not None:
             raise _Refused(Unresolved(trouble="undecided", reason=f"{name} is a folder of this machine"))
         if vcs is not None:
-            address = f"{vcs['type']}+{vcs.get('url', '')}@{vcs['commit-id']}"
+            address = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
             subfolder = f"#subdirectory={vcs['subdirectory']}" if vcs.get("subdirectory") else ""
             packages.append(_Package(name=name, address=address + subfolder))
         elif archive is not None:

@@ -158,14 +158,21 @@ class SshFiles:
     def _sizes(self, paths: Sequence[str]) -> Mapping[str, RemoteFile]:
         by_name = {self._at(path): path for path in paths}
         answer = self._ssh.ask(scripts.sizes(list(by_name)))
-        if "Permission denied" in answer.err:
-            self._refuse(attrs.evolve(answer, code=1), self._at(""), "looked into")
-        *lines, now = os.fsdecode(answer.out).splitlines()
-        files = {}
-        for line in lines:
-            size, written, name = line.split(" ", 2)
-            files[by_name[name]] = RemoteFile(size=int(size), age=float(now) - float(written))
-        return files
+        # Whatever else stat says, and a stat that does not know its options, tells nothing of whether a file is there.
+        unknown = [line for line in answer.err.splitlines() if "stat: " in line and not line.endswith(_ABSENT)]
+        self._refuse(attrs.evolve(answer, code=1) if unknown else answer, self._at(""), "looked into")
+        try:
+            *lines, now = os.fsdecode(answer.out).splitlines()
+            moment = float(now)
+            rows = [line.split(" ", 2) for line in lines]
+            return {
+                by_name[name]: RemoteFile(size=int(size), age=moment - float(written)) for size, written, name in rows
+            }
+        except (ValueError, KeyError):
+            raise BackendError(
+                f"{self._ssh.address} lists files in words that are not understood: {os.fsdecode(answer.out)[:200]!r}",
+                fix="see what `stat -L -c '%s %Y %n' /` and `date +%s` print there",
+            ) from None
 
     def _asked(self, script: str, path: str, doing: str) -> bytes | None:
         """What a script writes; None where the file that it is about is not there."""
@@ -211,6 +218,8 @@ class SshFiles:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
 
+_ABSENT: Final = ("No such file or directory", "Not a directory")
+"""How stat says that a file is not there."""
 _SHORT_RETRIES: Final = 3
 """How often a file is sent from its beginning, where the other side had a wrong number of bytes."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import zlib
 from typing import Any, Final, Mapping
@@ -20,6 +21,8 @@ from stoker.core.values import frozen
 from stoker.store.access import create_file, make_folders
 from stoker.store.logs import file_name
 from stoker.store.records import RowBatch
+
+log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 """The version of the lines. A journal of another version is refused."""
@@ -71,10 +74,12 @@ class RunJournal:
             return []
         except OSError as error:
             raise StoreError(f"the journal {self.path} cannot be read: {error}", fix="check its permissions") from error
-        entries = []
+        entries: list[JournalEntry] = []
         for line in lines[:-1]:
             checksum, _, text = line.partition(b" ")
             if checksum != b"%08x" % zlib.crc32(text):
+                left = len(lines) - 1 - len(entries)
+                log.warning("the journal %s is damaged: its last %d entries are left out", self.path, left)
                 break
             document = json.loads(text, object_hook=_bytes_of)
             if document["version"] != VERSION:

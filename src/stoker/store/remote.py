@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.core.errors import MissingPackage, StoreError
@@ -104,8 +105,10 @@ class Remote:
         with self._translated_errors():
             key = self._key(digest)
             facts = self._info(key)
-            if facts is not None and facts["size"] == os.stat(path).st_size and self._age(key) < _RENEW_AFTER:
-                return
+            if facts is not None and facts.get("size") == os.stat(path).st_size:
+                age = self._age(key)
+                if age is not None and age < _RENEW_AFTER:
+                    return
             self._files.makedirs(key.rpartition("/")[0], exist_ok=True)
             if self.protocol in _ATOMIC_UPLOAD:
                 self._files.put_file(path, key)
@@ -146,7 +149,7 @@ class Remote:
         """The number of bytes of the blob; None if there is none."""
         with self._translated_errors():
             facts = self._info(self._key(digest))
-        return None if facts is None else int(facts["size"])
+            return None if facts is None else self._size(self._key(digest), facts)
 
     def digests(self) -> Iterator[str]:
         """Every blob."""
@@ -183,10 +186,12 @@ class Remote:
         with self._translated_errors():
             key = self._key(digest)
             facts = self._info(key)
-            if facts is None or time.time() - self._age(key, unknown=0.0) >= than:
+            age = None if facts is None else self._age(key)
+            if facts is None or age is None or time.time() - age >= than:
                 return None
+            size = self._size(key, facts)
             self._files.rm_file(key)
-            return int(facts["size"])
+            return size
 
     def clean(self, ages: Mapping[str, float]) -> None:
         """Nothing: rules of the bucket expire what is old, and an upload that was cut off leaves no object."""
@@ -205,14 +210,23 @@ class Remote:
             return None
         return facts
 
-    def _age(self, key: str, *, unknown: float = _RENEW_AFTER) -> float:
-        """Seconds since the last upload."""
+    def _size(self, key: str, facts: Mapping[str, Any]) -> int:
+        """The bytes of an object; they are counted where the platform does not tell their number."""
+        size = facts.get("size")
+        if isinstance(size, int):
+            return size
+        with self._files.open(key, "rb") as source:
+            return sum(len(data) for data in iter(lambda: self._read(source), b""))
+
+    def _age(self, key: str) -> float | None:
+        """Seconds since the last upload; None where no moment is told, or one of no known time zone."""
         try:
             modified = self._files.modified(key)
-        except NotImplementedError:
-            return unknown
-        age: float = time.time() - modified.timestamp()
-        return age
+        except (NotImplementedError, IsADirectoryError):  # s3fs raises the second where there is no date
+            return None
+        if not isinstance(modified, datetime) or modified.tzinfo is None:
+            return None
+        return time.time() - modified.timestamp()
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
