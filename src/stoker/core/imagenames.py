@@ -15,6 +15,12 @@ from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagetables import NGC, NGC_GATE, TEXT_EMBEDDINGS, l4t_release, ngc_archs, ngc_python, vllm_release
 
 HUB: Final = "docker.io"
+ECR_HOST: Final = (
+    r"(?P<account>\d+)\.dkr[.-]ecr(?:-fips)?\.(?P<region>[\w-]+)\.(?:amazonaws\.(?:com(?:\.cn)?|eu)"
+    r"|on\.(?:aws|amazonwebservices\.com\.cn)|sc2s\.sgov\.gov|c2s\.ic\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov)"
+)
+"""The host of a registry of Amazon's: by each suffix of botocore's partitions, for FIPS, and for both families of
+addresses (https://docs.aws.amazon.com/AmazonECR/latest/userguide/ecr-requests.html)."""
 MOVING: Final = frozenset({"", "latest", "stable", "nightly", "main", "master", "dev", "devel", "edge", "lts"})
 """Tags that are made to be moved from image to image; none at all stands for "latest"."""
 

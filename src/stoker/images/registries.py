@@ -13,6 +13,7 @@ from typing import Any, Callable, Final, Mapping
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.imagenames import ECR_HOST
 from stoker.core.plugins import Registry
 from stoker.core.secret import is_reference
 from stoker.images.reference import ImageReference, parse
@@ -82,8 +83,9 @@ def _ecr_name(name: ImageReference) -> RepositoryProblem | None:
 
 def _ecr_command(name: ImageReference) -> str:
     # https://docs.aws.amazon.com/cli/latest/reference/ecr/create-repository.html
-    region = name.registry.split(".")[3]
-    return f"aws ecr create-repository --region {region} --repository-name {name.path}"
+    match = re.fullmatch(ECR_HOST, name.registry)
+    region = f"--region {match['region']} " if match is not None else ""
+    return f"aws ecr create-repository {region}--repository-name {name.path}"
 
 
 def _gar_name(name: ImageReference) -> RepositoryProblem | None:
@@ -141,7 +143,7 @@ DOCKERHUB: Final = RegistryFlavor(
 ECR: Final = RegistryFlavor(
     name="ecr",
     title="Amazon ECR",
-    hosts=r"\d+\.dkr\.ecr\.[\w-]+\.amazonaws\.com(?:\.cn)?",
+    hosts=ECR_HOST,
     pull="ecr:GetAuthorizationToken, ecr:BatchGetImage and ecr:GetDownloadUrlForLayer",
     push="ecr:GetAuthorizationToken, ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUpload, ecr:UploadLayerPart, "
     "ecr:CompleteLayerUpload and ecr:PutImage",

@@ -18,10 +18,10 @@ from stoker.backends.aws_batch.queues import JobQueue
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.core.errors import BackendError
 from stoker.core.findings import Check
+from stoker.core.imagenames import ECR_HOST
 
 _ECR: Final = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[\w./-]{2,}?)"
-    r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+    ECR_HOST + r"/(?P<name>[\w./-]{2,}?)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _POLICY: Final = "`stoker stacks setup batch` prints the least policy"
 

@@ -15,6 +15,7 @@ from stoker.backends.sagemaker.instances import NoType, TypeChoice, choose
 from stoker.backends.sagemaker.requests import image_of, limits, too_much
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.findings import Finding, Reporter
+from stoker.core.imagenames import ECR_HOST
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import UNSET, duration_text, size_text, value_or
@@ -28,7 +29,7 @@ IMAGE: Final = "STK363"
 ROLE: Final = "STK364"
 STORE: Final = "STK365"
 SPOT: Final = "STK366"
-_ECR: Final = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/.+")
+_ECR: Final = re.compile(f"{ECR_HOST}/.+")
 """https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_AlgorithmSpecification.html"""
 
 

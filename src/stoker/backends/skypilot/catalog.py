@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import logging
 import os
 import re
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any, Final, Mapping
 import attrs
 
 from stoker.backends.skypilot.settings import parse_accelerator_words, parse_cpus, parse_memory
+
+log = logging.getLogger(__name__)
 
 FOLDER: Final = "~/.sky/catalogs"
 RUNTIME: Final = "SKY_RUNTIME_DIR"
@@ -102,9 +105,13 @@ PLACE: Final = ("cloud", "region", "zone")
 
 @functools.lru_cache(maxsize=32)
 def _rows(file: Path, changed: int) -> list[dict[str, str]]:
-    """The rows of a file; `changed` is when it was written."""
-    with open(file, newline="", encoding="utf-8") as lines:
-        return [{name: text or "" for name, text in row.items() if name} for row in csv.DictReader(lines)]
+    """The rows of a file, none of one that cannot be read; `changed` is when it was written."""
+    try:
+        with open(file, newline="", encoding="utf-8", errors="replace") as lines:
+            return [{name: text or "" for name, text in row.items() if name} for row in csv.DictReader(lines)]
+    except (OSError, csv.Error) as error:
+        log.warning("SkyPilot's catalog %s tells nothing: %s", file, error)
+        return []
 
 
 def _offer(cloud: str, row: Mapping[str, str], spot: bool) -> Offer | None:
