@@ -28,7 +28,7 @@ def test_what_an_attempt_ran_before_it_was_started_again_is_no_part_of_its_wait(
 ) -> None:
     """Moments are those in which it was said to wait."""
     accounts = Accounts(cast(Any, None), cast(Any, None))
-    execution = StepExecution(cast(Any, None), {}, "")
+    execution = StepExecution(cast(Any, None), {})
     for news in told:
         if isinstance(news, float):
             accounts.note_wait(execution, news)

@@ -51,7 +51,9 @@ def test_a_step_that_begins_and_ends_between_two_commits_has_ended(store: Store)
     recording.flush()
     recording.record_running("train", 1, started=10.0, parent="")
     facts = {"started": 10.5, "ended": 11.0, "attempt": 1, "outputs": {}}
-    recording.record_settled("train", STEP, "succeeded", facts, StepExecution(STEP, {}, "key"), parent="", index=None)
+    execution = StepExecution(STEP, {})
+    execution.cache_key = "key"
+    recording.record_settled("train", STEP, "succeeded", facts, execution, parent="", index=None)
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None
@@ -68,9 +70,7 @@ def test_a_fan_out_over_nothing_has_ended_and_is_written_once(store: Store, monk
     monkeypatch.setattr(store.records, "write", noted)
     recording.record_pending([STEP])
     recording.record_expansion("train", 0)
-    recording.record_settled(
-        "train", STEP, "succeeded", {}, StepExecution(STEP, {}, ""), parent="", index=None, count=0
-    )
+    recording.record_settled("train", STEP, "succeeded", {}, StepExecution(STEP, {}), parent="", index=None, count=0)
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None and (row.status, row.count) == ("succeeded", 0)

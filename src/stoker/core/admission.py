@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from stoker.core.settings import StepSettings
 from stoker.core.values import frozen
+
+if TYPE_CHECKING:
+    from stoker.core.settings import StepSettings
 
 DEFAULT_CPUS: Final = 1.0
 """Cores of a step that names none: a machine is then filled but not overrun. A step that must have accelerators takes

@@ -5,6 +5,7 @@ A graph is what the user wrote, with Python values in it. `plan.planner` turns i
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Iterator, Mapping
 
 import attrs
@@ -48,6 +49,13 @@ class StepSpec:
     """Its settings, weakest first."""
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
     """Functions under "on_success" and "on_failure"."""
+
+    @functools.cached_property
+    def gathers_ranks(self) -> bool:
+        """Whether its value is a list of what its ranks returned, as far as its own code says."""
+        launches = (layer.values.get("launch") for layer in self.layers)
+        modes = [launch["outputs"] for launch in launches if launch and "outputs" in launch]
+        return bool(modes) and modes[-1] == "all"
 
 
 @frozen(kw_only=True, eq=False)

@@ -7,7 +7,7 @@ new request, and a step's arguments.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -174,11 +174,11 @@ def single(ladder: Iterable[Rung]) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-def climbed_after(ladder: Iterable[Rung]) -> frozenset[str]:
+def climbed_after(ladder: Sequence[Rung]) -> frozenset[str]:
     """The causes after which the ladder is climbed: the same request would only fail again."""
-    kinds = {one.kind for one in ladder}
-    if not kinds:
+    if not ladder:
         return frozenset()
+    kinds = {one.kind for one in ladder}
     return frozenset(cause for cause, helping in HELPS.items() if cause != SHM_TOO_SMALL or kinds & helping)
 
 

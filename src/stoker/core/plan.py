@@ -5,6 +5,7 @@ A `Plan` is stored with its run, so that `stoker resume` does not trace again. `
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Mapping, Sequence
 
 import attrs
@@ -80,6 +81,12 @@ class StepPlan:
     shares_checkpoints: bool = False
     """Whether it may load checkpoints of other runs' steps, as a flow's step with `@checkpoint`."""
 
+    @functools.cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The keys of the steps that must succeed first, each once."""
+        sources = [key for tree in self.inputs.values() for key, _ in source_outputs(tree)]
+        return tuple(dict.fromkeys([*self.after, *sources]))
+
 
 def uses_cache(step: StepPlan) -> bool:
     """Whether the step's result is taken from the cache and kept in it.
@@ -87,7 +94,7 @@ def uses_cache(step: StepPlan) -> bool:
     It is not if the step's code looks up other code by name, which no key can know but its own `cache_key`; unless it
     was given `cache=True`.
     """
-    return step.settings.cache is not False and (not lookup_text(step) or cached_anyway(step))
+    return step.settings.cache is not False and (not step.lookups or not lookup_text(step) or cached_anyway(step))
 
 
 def without_secrets(plan: Plan) -> Plan:
@@ -131,12 +138,11 @@ def steps_of(backend: str, steps: Sequence[StepPlan]) -> list[StepPlan]:
     """Step → the steps of the backend on which it depends, directly or through others'."""
     own = []
     for step in steps:
-        named = dict.fromkeys([*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))])
-        direct = [key for key in named if backends.get(key) == backend]
-        through = [key for other in named if other not in direct for key in sources.get(other, ())]
+        direct = [key for key in step.needs if backends.get(key) == backend]
+        through = [key for other in step.needs if other not in direct for key in sources.get(other, ())]
         sources[step.key] = [*dict.fromkeys([*direct, *through])]
         if step.backend == backend:
-            more = [key for key in dict.fromkeys(through) if key not in named]
+            more = [key for key in dict.fromkeys(through) if key not in step.needs]
             own.append(attrs.evolve(step, after=(*step.after, *more)) if more else step)
     return own
 

@@ -139,6 +139,11 @@ class ResourceSettings:
             return kinds[0].count or 1
         return 1 if self.get("gpu_memory") or self.get("gpu_vendor") or self.get("share") else 0
 
+    @functools.cached_property
+    def node_count(self) -> int:
+        """How many nodes start together."""
+        return int(self.get("nodes", 1))
+
     def __str__(self) -> str:
         return describe(self)
 

@@ -9,7 +9,7 @@ import attrs
 from stoker.core.plan import StepPlan
 from stoker.core.source import FunctionSource
 from stoker.core.values import frozen
-from stoker.plan.cachekey import Environment
+from stoker.plan.cachekey import Environment, KeyParts
 from stoker.worker.secrets import SecretReader
 
 
@@ -38,14 +38,16 @@ class Policy:
 class StepExecution:
     """A step on its way: what it was bound to, its cache key, and the facts of its latest attempt."""
 
-    __slots__ = ("cache_key", "ending", "facts", "inputs", "recipe", "step")
+    __slots__ = ("cache_key", "digests", "ending", "facts", "inputs", "recipe", "step")
 
-    def __init__(self, step: StepPlan, inputs: Mapping[str, Any], cache_key: str) -> None:
+    def __init__(self, step: StepPlan, inputs: Mapping[str, Any], parts: KeyParts | None = None) -> None:
         self.step = step
         # Trees by parameter; emptied when the step is settled.
         self.inputs = inputs
-        # Empty where there is nothing to look up: a fan-out, or a result of an earlier session.
-        self.cache_key = cache_key
+        # Parameter → the digests of its values, and the key; empty where there is nothing to look up: a fan-out, or a
+        # result of an earlier session.
+        self.digests = parts.inputs if parts is not None else {}
+        self.cache_key = parts.key if parts is not None else ""
         # The name of what the cache key is made of beside the inputs; empty with the key.
         self.recipe = ""
         # The cause for which we are ending the attempt; empty while we are not.

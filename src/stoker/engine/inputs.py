@@ -164,22 +164,22 @@ def key_parts(step: StepPlan, inputs: Mapping[str, Any], here: Environment, inpu
 
     `here` is the environment of steps without one of their own, and without an image.
     """
-    packages, readings = set(step.packages), {}
+    packages, code = step.packages, {}
     names = names_in(_wires(inputs.values(), []))
     if names:
         readings = {name: input_code.read(name) for name in names.get("code", ())}
-        packages.update(names.get("packages", ()))
-        for reading in readings.values():
-            packages.update(reading.packages)
+        code = {name: reading.digest for name, reading in readings.items()}
+        more = [name for reading in readings.values() for name in reading.packages]
+        packages = tuple(sorted({*packages, *names.get("packages", ()), *more}))
     environment = here
     if step.image or step.environment:
         environment = FixedEnvironment("image" if step.image else "packages", step.image or step.environment)
     return KeyParts(
         code=step.code,
         inputs={name: tree_digest(tree) for name, tree in inputs.items()},
-        input_code={name: reading.digest for name, reading in readings.items()},
+        input_code=code,
         outputs=output_words(step),
-        environment=environment.identities(sorted(packages)),
+        environment=environment.identities(packages),
         extra=step.settings.cache_key,
     )
 
@@ -208,5 +208,5 @@ def _rank_count(step: StepPlan) -> list[str]:
     if launch is None or launch.outputs != "all":
         return []
     resources = step.settings.resources
-    counts = (launch.num_processes, launch.processes_per_node, resources.get("nodes", 1), resources.gpus_per_node)
+    counts = (launch.num_processes, launch.processes_per_node, resources.node_count, resources.gpus_per_node)
     return [f"ranks:{'/'.join(map(str, counts))}"]

@@ -206,10 +206,7 @@ class Machine:
             self._unsettled += 1
             states.append(state)
         for state in states:
-            self._link(state)
-
-    def _link(self, state: ScheduledTask) -> None:
-        self._link_to(state, state.task.requires)
+            self._link_to(state, state.task.requires)
 
     def _link_to(self, state: ScheduledTask, requirements: Iterable[str]) -> None:
         """Let a task wait for requirements; it is skipped if one can never be met, and prepared if all are."""

@@ -28,7 +28,9 @@ from stoker.engine.execution import StepExecution
 from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explain_failure
 from stoker.worker.kernel import KernelLog, OomKills
 
-OBSERVED: Final = ("traceback", "why", "advice", "evidence", "whole", "rank", "world_size")
+OBSERVED: Final = ("cause", "message", "attempt", "receipt", "warning")
+"""The facts of a settled step that observers get, where it has them."""
+OBSERVED_OF_ERRORS: Final = ("traceback", "why", "advice", "evidence", "whole", "rank", "world_size")
 """The fields of an attempt's error document that observers get, where it has them."""
 _WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")
 
@@ -158,17 +160,14 @@ def _submitted(execution: StepExecution) -> float | None:
 def observed_facts(facts: Mapping[str, Any], *, parent: str, index: int | None) -> dict[str, Any]:
     """The facts of a settled step that observers get."""
     started, ended = facts.get("started"), facts.get("ended")
-    error = facts.get("error") or {}
+    observed = {name: facts[name] for name in OBSERVED if name in facts}
+    if error := facts.get("error"):
+        observed |= {name: error[name] for name in OBSERVED_OF_ERRORS if name in error}
     return {
         "parent": parent,
         "index": index,
         "seconds": ended - started if started and ended else None,
-        "cause": facts.get("cause", ""),
-        "message": facts.get("message", ""),
-        **{name: error[name] for name in OBSERVED if name in error},
-        "attempt": facts.get("attempt"),
-        "receipt": facts.get("receipt", ""),
-        "warning": facts.get("warning", ""),
+        **observed,
         **(facts.get("usage") or {}),
     }
 

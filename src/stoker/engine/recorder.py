@@ -16,9 +16,8 @@ from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.core.values import frozen
 from stoker.core.words import bounded
 from stoker.engine.execution import StepExecution
-from stoker.engine.inputs import Wire, tree_digest
+from stoker.engine.inputs import Wire
 from stoker.plan.cachekey import KeyParts
-from stoker.plan.planner import links
 from stoker.plan.recipes import recipe_digest, recipe_document, recipe_key
 from stoker.store import artifacts
 from stoker.store.records import RowBatch
@@ -99,7 +98,7 @@ class Recorder:
         self._origin = {row.key: row for row in rows}
         self._same_inputs = same_inputs
 
-    def result_of_origin(self, key: str, step: StepPlan, inputs: Mapping[str, Any]) -> OriginResult | None:
+    def result_of_origin(self, key: str, step: StepPlan, digests: Mapping[str, str]) -> OriginResult | None:
         """The result of a step or an element in the run that this one repeats; None where it is to run.
 
         What depends on a step that runs is not taken either: it would be of other code than what it depends on.
@@ -107,17 +106,14 @@ class Recorder:
         row = self._origin.get(key)
         if row is None:
             return None
-        result = None if self._same_inputs and self._has_others(step, row, inputs) else self._taken(row)
+        result = None if self._same_inputs and self._has_others(step, row, digests) else self._taken(row)
         if result is None:
             self._not_taken.update((key, step.key))
         return result
 
-    def _has_others(self, step: StepPlan, row: StepRow, inputs: Mapping[str, Any]) -> bool:
+    def _has_others(self, step: StepPlan, row: StepRow, digests: Mapping[str, str]) -> bool:
         """Whether a step has other inputs than it had, or depends on a step whose result is not taken."""
-        upstream = {name for tree in step.inputs.values() for name, _ in links(tree)}
-        return not self._not_taken.isdisjoint({*upstream, *step.after}) or dict(row.inputs) != {
-            name: tree_digest(tree) for name, tree in inputs.items()
-        }
+        return not self._not_taken.isdisjoint(step.needs) or dict(row.inputs) != digests
 
     def _taken(self, row: StepRow) -> OriginResult | None:
         outputs = self._ask(lambda: self._store.records.outputs(row.run_id, row.key))
@@ -323,9 +319,7 @@ class Recorder:
         now = time.time()
         self._pending.pop(key, None)
         self._progress.pop(key, None)
-        inputs = execution.inputs if execution is not None else {}
         cache_key = execution.cache_key if execution is not None else ""
-        recipe = execution.recipe if execution is not None else ""
         self._batch.step(
             StepRow(
                 run_id=self._run,
@@ -340,9 +334,9 @@ class Recorder:
                 cause=facts.get("cause", ""),
                 message=bounded(facts.get("message", "")),
                 cached_from=facts.get("cached_from", ""),
-                inputs={name: tree_digest(tree) for name, tree in inputs.items()},
+                inputs=execution.digests if execution is not None else {},
                 cache_key=cache_key,
-                recipe=recipe,
+                recipe=execution.recipe if execution is not None else "",
                 attempts=facts.get("attempt") or self.earlier_attempts(key),
                 count=count,
                 usage=facts.get("usage") or {},

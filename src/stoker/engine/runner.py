@@ -409,7 +409,7 @@ class RunLoop:
         outputs = self._recorder.finished_outputs(key)
         if outputs is not None:
             self._inputs.keep(key, outputs)
-            self._executions[key] = StepExecution(step, {}, "")
+            self._executions[key] = StepExecution(step, {})
             self.tell(ev.ResultFound(key=key, earlier=self._recorder.finished_status(key)))
             return
         try:
@@ -420,9 +420,9 @@ class RunLoop:
         except StokerError as error:
             self._report_unprepared(key, step, error)
             return
-        execution = self._executions[key] = StepExecution(step, inputs, parts.key)
+        execution = self._executions[key] = StepExecution(step, inputs, parts)
         execution.recipe = self._recorder.recipe_of(step, parts)
-        earlier = None if key in self._restored else self._recorder.result_of_origin(key, step, inputs)
+        earlier = None if key in self._restored else self._recorder.result_of_origin(key, step, parts.inputs)
         if earlier is not None:
             execution.cache_key, execution.recipe = earlier.cache_key or parts.key, earlier.recipe
             execution.facts = {"outputs": earlier.outputs, "cached_from": earlier.origin}
@@ -453,7 +453,7 @@ class RunLoop:
         return key_parts(step, inputs, self._policy.environment, self._input_code)
 
     def _report_unprepared(self, key: str, step: StepPlan, error: StokerError) -> None:
-        execution = self._executions[key] = StepExecution(step, {}, "")
+        execution = self._executions[key] = StepExecution(step, {})
         lost = error.digest if isinstance(error, DamagedArtifact) else ""
         cause = DAMAGED_INPUT if lost else INPUT_ERROR
         execution.facts = {"cause": cause, "message": str(error), "error": {"message": str(error)}}
@@ -468,7 +468,7 @@ class RunLoop:
         except StokerError as error:
             self._report_unprepared(key, step, error)
             return
-        self._executions[key] = StepExecution(step, {}, "")
+        self._executions[key] = StepExecution(step, {})
         earlier = self._recorder.first_start(key)
         facts = {"started": time.time()} if earlier is None else {"started": earlier, "began": earlier}
         self._executions[key].facts = dict(facts)
@@ -542,7 +542,8 @@ class RunLoop:
             change, request = accepted
             execution = self._executions[key]
             execution.step, execution.inputs = request.step, request.inputs
-            execution.cache_key = self._key_of(execution.step, execution.inputs).key
+            parts = self._key_of(request.step, request.inputs)
+            execution.digests, execution.cache_key = parts.inputs, parts.key
             facts["changes"] = [str(change)]
         self._recorder.record_event("retry", key, facts)
         self._observer.changed(key, "retrying", {**facts, "parent": self._parent(key)})

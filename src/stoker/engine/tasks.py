@@ -6,7 +6,6 @@ from typing import Any, Collection, Sequence
 
 import attrs
 
-from stoker.core.admission import demand
 from stoker.core.ladder import climbed_after
 from stoker.core.plan import StepPlan, source_keys
 from stoker.engine.events import TaskSpec
@@ -14,11 +13,13 @@ from stoker.engine.events import TaskSpec
 
 def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> TaskSpec:
     """The task of one step; one that maps over another fan-out only waits until its elements are known."""
+    if not step.mapped:
+        return _task(step, key=step.key, requires=step.needs, tried=tried)
     requires: list[str] = list(step.after)
     for name, tree in step.inputs.items():
         for key in source_keys(tree):
             requires.append(f"{key}[]" if name in step.mapped and key in fanouts and "step" in tree else key)
-    return _task(step, key=step.key, requires=tuple(dict.fromkeys(requires)), fanout=bool(step.mapped), tried=tried)
+    return _task(step, key=step.key, requires=tuple(dict.fromkeys(requires)), fanout=True, tried=tried)
 
 
 def element_task(step: StepPlan, key: str, requires: Sequence[str], tried: int) -> TaskSpec:
@@ -45,14 +46,14 @@ def lines_up(step: StepPlan) -> bool:
 
 def _task(step: StepPlan, **fields: Any) -> TaskSpec:
     settings = step.settings
-    retry, counts = settings.retry, demand(settings)
+    retry, counts = settings.retry, settings.demand
     element = bool(fields.get("parent"))
     fanout = bool(fields.get("fanout"))
     return TaskSpec(
         pool=step.backend,
         cpus=counts.cpus,
         memory=counts.memory,
-        gang=settings.resources.get("nodes", 1),
+        gang=settings.resources.node_count,
         devices=counts.devices,
         retries=retry.times,
         retry_on=frozenset(retry.on),

@@ -35,7 +35,7 @@ from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.task import FlowTask
 from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 from stoker.plan.digest import FunctionCode, read_code_of
-from stoker.plan.planner import Planner, lookup_places
+from stoker.plan.planner import Planner
 from stoker.plan.recipes import remember_code
 from stoker.run.program import ProgramStart
 from stoker.store import artifacts
@@ -350,7 +350,7 @@ class FlowDefinition:
         functions = transitions.steps_of(self.written)
         steps = []
         for planned in plan.steps:
-            lookups = lookup_places(_step_code(self.kind, functions[planned.name])) if planned.settings.cache else ()
+            lookups = _step_code(self.kind, functions[planned.name]).lookup_places if planned.settings.cache else ()
             steps.append(attrs.evolve(planned, lookups=lookups))
         return attrs.evolve(plan, steps=tuple(steps))
 
@@ -428,7 +428,7 @@ def templates(
         if settings.cache:
             code = _step_code(flow.kind, functions[step.name])
             remember_code(code.digest, (code,), _values(flow.kind))
-            planned = attrs.evolve(planned, code=code.digest, packages=code.packages, lookups=lookup_places(code))
+            planned = attrs.evolve(planned, code=code.digest, packages=code.packages, lookups=code.lookup_places)
         plans[step.name] = planned
     return plans
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stoker.core.usercode import is_user_file
 
-_OURS: Final = __name__.partition(".")[0]
+_OURS: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _COMMANDS: Final = "click"
 """The library that calls Stoker's commands: nothing below it is the user's, the installed script included."""
 _shown: dict[tuple[str, str], str] = {}
@@ -34,11 +34,12 @@ def caller() -> str:
     """Where the user's code called into Stoker; empty where a command line did."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package == _COMMANDS:
-            return ""
-        if package != _OURS and is_user_file(frame.f_code.co_filename):
-            return source_line(frame.f_code.co_filename, frame.f_lineno)
+        file = frame.f_code.co_filename
+        if not file.startswith(_OURS):
+            if frame.f_globals.get("__name__", "").partition(".")[0] == _COMMANDS:
+                return ""
+            if is_user_file(file):
+                return source_line(file, frame.f_lineno)
         frame = frame.f_back
     return ""
 

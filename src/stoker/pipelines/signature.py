@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from typing import Any, Callable, Final, Mapping, Sequence
 
@@ -67,9 +68,13 @@ class FunctionSignature:
         parameter = self.parameters.get(name)
         return self.others if parameter is None else parameter.annotation
 
+    @functools.cached_property
+    def _positional(self) -> tuple[str, ...]:
+        return tuple(name for name, parameter in self.parameters.items() if not parameter.keyword_only)
+
     def bind_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Arguments by name, as the call gave them; `ParameterError` for what the function does not take."""
-        names = [name for name, parameter in self.parameters.items() if not parameter.keyword_only]
+        names = self._positional
         if len(args) > len(names):
             takes = f"{len(names)} argument{'s' * (len(names) != 1)} by position"
             raise ParameterError(f"{self.owner} takes {takes} ({', '.join(names)}), {len(args)} given", where=where)
@@ -101,7 +106,8 @@ class FunctionSignature:
                 where=where,
                 fix=f"give {missing[0]}=…" if where else f"add --{missing[0]} …",
             )
-        completed.update((name, value) for name, value in arguments.items() if name not in completed)
+        if self.others is not UNSET:
+            completed.update((name, value) for name, value in arguments.items() if name not in completed)
         return completed
 
 

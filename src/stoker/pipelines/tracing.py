@@ -157,7 +157,7 @@ class Trace:
         return self._add_node(call, Binder(call.signature, where, self).bind(arguments), where, ())
 
     def _add_node(self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...]) -> GraphNode:
-        dependencies = tuple(self._after(call, where))
+        dependencies = tuple(self._after(call, where)) if call.after else ()
         node = GraphNode(
             key=self._key(call, where),
             step=self._step(call.step),
@@ -216,23 +216,22 @@ class Trace:
             yield origins[0].key
 
     def _origins(self, node: GraphNode, signature: FunctionSignature) -> tuple[Origin, ...]:
-        outputs = [(output.name, annotation) for output, annotation in zip(node.step.outputs, signature.results)]
-        if _gathers(node):
-            outputs = [
-                (name, list if annotation is None else GenericAlias(list, (annotation,)))
-                for name, annotation in outputs
-            ]
-        return tuple(
-            Origin(
+        step = node.step
+        results = signature.results
+        if step.gathers_ranks:
+            results = tuple(list if kind is None else GenericAlias(list, (kind,)) for kind in results)
+        origins = []
+        for name, annotation in zip([output.name for output in step.outputs] or [""], results or [None]):
+            origin = Origin(
                 trace=self,
                 key=node.key,
-                step=node.step.name,
+                step=step.name,
                 output=name,
                 annotation=annotation,
                 mapped=bool(node.mapped),
             )
-            for name, annotation in outputs or [("", None)]
-        )
+            origins.append(origin)
+        return tuple(origins)
 
     # A dynamic body
 
@@ -295,10 +294,3 @@ def _handles(origins: tuple[Origin, ...], call: Call) -> StepHandle | Handles:
 
 def _for_steps(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in OPTIONS or OPTIONS[name].level == "step"}
-
-
-def _gathers(node: GraphNode) -> bool:
-    """Whether a step's value is a list of what its ranks returned, as far as its own code says."""
-    launches = (layer.values.get("launch") for layer in node.step.layers)
-    modes = [launch["outputs"] for launch in launches if launch and "outputs" in launch]
-    return bool(modes) and modes[-1] == "all"

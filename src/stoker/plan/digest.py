@@ -142,6 +142,9 @@ class UnresolvedLookup:
     expression: str
     """The line of source."""
 
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
 
 class FunctionCode:
     """The code of a function, or of several objects, and all code of the user's own that they reach."""
@@ -170,6 +173,11 @@ class FunctionCode:
         return tuple(
             UnresolvedLookup(file=file, line=line, expression=site.text) for (file, line), site in sorted(sites.items())
         )
+
+    @functools.cached_property
+    def lookup_places(self) -> tuple[str, ...]:
+        """The same places as texts."""
+        return tuple(map(str, self.lookups))
 
     @functools.cached_property
     def of_main_block(self) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ _RARE: Final = (
 )
 """Fields that are usually empty, and left out then."""
 _read_plain, _read_rare = attrgetter(*_PLAIN), attrgetter(*_RARE)
+_read_shared = attrgetter(*_SHARED, *_RARELY_SHARED)
 _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("key", "name", "backend", "code", "where", "image", "lock", "environment", "runner"), str),
     **dict.fromkeys(("mapped", "after", "split", "packages", "lookups", "of_main_block"), tuple[str, ...]),
@@ -64,9 +65,8 @@ def dump(plan: Plan) -> str:
     steps = []
     for step in plan.steps:
         row: dict[str, Any] = dict(zip(_PLAIN, _read_plain(step)))
-        row["inputs"] = to_json(step.inputs)
-        for name, positions in indexes.items():
-            value = getattr(step, name)
+        row["inputs"] = step.inputs
+        for (name, positions), value in zip(indexes.items(), _read_shared(step)):
             if value is None:
                 continue
             index = positions.get(id(value))
@@ -75,11 +75,11 @@ def dump(plan: Plan) -> str:
                 index = positions[id(value)] = len(table)
                 table.append(to_json(value))
             row[name] = index
-        row.update((name, to_json(value)) for name, value in zip(_RARE, _read_rare(step)) if value)
+        row |= {name: value for name, value in zip(_RARE, _read_rare(step)) if value}
         steps.append(row)
     document["steps"] = steps
     document["shared"] = tables
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=to_json)
 
 
 def load(text: str) -> Plan:

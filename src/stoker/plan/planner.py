@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import os
 from functools import partial
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
@@ -27,7 +26,7 @@ from stoker.core.errors import (
     nearest,
 )
 from stoker.core.findings import Finding
-from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many, StepSpec
+from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
@@ -38,7 +37,7 @@ from stoker.core.words import count_text
 from stoker.plan import secretchecks
 from stoker.plan import source as sources
 from stoker.plan.codereading import read_code
-from stoker.plan.digest import FunctionCode, UnresolvedLookup, read_function_code
+from stoker.plan.digest import FunctionCode, read_function_code
 from stoker.plan.layers import IMPLIED_BY, check_whole_run, resolve, resolve_pipeline
 from stoker.plan.recipes import remember_code
 from stoker.settings.options import OPTIONS
@@ -107,14 +106,14 @@ class Planner:
             backend=settings.step_operator or ORCHESTRATOR,
             code=code.digest,
             packages=code.packages,
-            lookups=lookup_places(code),
+            lookups=code.lookup_places,
             of_main_block=code.of_main_block if source.kind != "pickled" else (),
             mapped=node.mapped,
             after=node.after,
             split=tuple(split),
             position=position,
             where=node.where or spec.where,
-            hooks=self._hooks(spec, node),
+            hooks=self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where),
             origins=origins,
             environment=environment_name(settings),
         )
@@ -136,7 +135,7 @@ class Planner:
         if places:
             yield _lookup_finding(
                 f"{where} pipeline '{pipeline}'",
-                f"has steps whose code looks up code by name at {places_text(place_texts(places))}",
+                f"has steps whose code looks up code by name at {places_text([str(place) for place in places])}",
                 anyway=settings.cache is True and "cache" in origins,
             )
 
@@ -175,9 +174,6 @@ class Planner:
             remember_code(reading.digest, (reading,))
             located = self._sources[id(function)] = (source, reading)
         return located
-
-    def _hooks(self, spec: StepSpec, node: GraphNode) -> dict[str, FunctionSource]:
-        return self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where)
 
     def source_of(self, function: Callable[..., Any], where: str) -> FunctionSource:
         """Where a worker, or a driver that resumes the run, finds a function."""
@@ -237,16 +233,6 @@ class Planner:
         if isinstance(binding, Many):
             return {"list": [self._tree(item, mapped=False) for item in binding.items]}
         return {"dict": {name: self._tree(item, mapped=False) for name, item in binding.items.items()}}
-
-
-def lookup_places(code: FunctionCode) -> tuple[str, ...]:
-    """`file:line` of each place where code looks up other code by a name that is known only when it runs."""
-    return place_texts(code.lookups)
-
-
-def place_texts(places: Iterable[UnresolvedLookup]) -> tuple[str, ...]:
-    """`file:line` of places, without folders."""
-    return tuple(f"{os.path.basename(place.file)}:{place.line}" for place in places)
 
 
 def split_outputs(nodes: Iterable[GraphNode]) -> dict[str, list[str]]:
@@ -505,17 +491,6 @@ def check_names(overrides: Overrides, steps: Iterable[StepPlan]) -> None:
             raise GraphError(
                 f"there is no step '{name}' in this pipeline{nearest(name, names)}", where=layers[0].origin
             )
-
-
-def links(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The (step, output) pairs that a plan's input tree refers to."""
-    if "step" in tree:
-        return [(tree["step"], tree["output"])]
-    if "list" in tree:
-        return [link for item in tree["list"] for link in links(item)]
-    if "dict" in tree:
-        return [link for item in tree["dict"].values() for link in links(item)]
-    return []
 
 
 def _unsavable(what: str, where: str, error: SerializationError) -> ParameterError:

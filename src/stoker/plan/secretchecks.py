@@ -17,7 +17,10 @@ IN_THE_OPEN: Final = "STK195"
 def step_findings(step: StepPlan, backend: RunningBackend) -> Iterator[Finding]:
     """What is wrong with the secrets of a step."""
     environment = step.settings.environment
-    wanted = secrets.references(environment, step.inputs)
+    inputs = {name: tree for name, tree in step.inputs.items() if "step" not in tree}
+    if not environment and not inputs:
+        return
+    wanted = secrets.references(environment, inputs)
     if wanted:
         yield from _missing(wanted, reporter_of(step))
     if wanted and capability(backend, KeepsSecrets) is None:
@@ -30,7 +33,7 @@ def step_findings(step: StepPlan, backend: RunningBackend) -> Iterator[Finding]:
     for name, text in environment.items():
         if looks_secret(name, text):
             yield _in_the_open(reporter_of(step), f"the environment variable {name}", f'"{PREFIX}env:{name}"')
-    for name, tree in step.inputs.items():
+    for name, tree in inputs.items():
         if looks_secret(name, _text(tree)):
             yield _in_the_open(reporter_of(step), f"the input '{name}'", f'Secret.env("{name.upper()}")')
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.core.plan import LogLine, Plan, StepPlan, source_keys
+from stoker.core.plan import LogLine, Plan, StepPlan
 from stoker.core.values import define
 from stoker.core.words import EXPECTED_START
 
@@ -100,8 +100,7 @@ class Row:
 
 def planned_row(step: StepPlan) -> Row:
     """The row of a step that has not begun."""
-    sources = [*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))]
-    return Row(step.key, needs=tuple(dict.fromkeys(sources)), wants=step.settings.resources.gpus_per_node)
+    return Row(step.key, needs=step.needs, wants=step.settings.resources.gpus_per_node)
 
 
 class Progress:
@@ -129,7 +128,10 @@ class Progress:
     def change(self, key: str, status: str, facts: Mapping[str, Any]) -> Row:
         """Note a step's new status; returns its row."""
         parent = facts.get("parent", "")
-        row = self.rows.setdefault(parent or key, Row(parent or key))
+        name = parent or key
+        row = self.rows.get(name)
+        if row is None:
+            row = self.rows[name] = Row(name)
         if status == "expanded":
             row.count = facts["count"]
             row.status = "running"
@@ -251,9 +253,12 @@ class Progress:
             row.seconds = facts.get("seconds") or 0.0
             if status != "failed":
                 row.complaint = ""
-        row.cpu += facts.get("cpu") or 0.0
-        row.peak = max(row.peak, facts.get("peak") or 0.0)
-        row.attempts = max(row.attempts, facts.get("attempt") or 0)
+        if "cpu" in facts:
+            row.cpu += facts["cpu"] or 0.0
+        if "peak" in facts:
+            row.peak = max(row.peak, facts["peak"] or 0.0)
+        if "attempt" in facts:
+            row.attempts = max(row.attempts, facts["attempt"] or 0)
         if status == "failed" and (element or row.count is None):
             self.failures.append((key, facts))
             row.complaint = row.complaint or _first_line(f"{facts.get('cause', '')}: {facts.get('message', '')}")

@@ -56,7 +56,6 @@ from stoker.plan.planner import (
     check_names,
     growth_findings,
     lookup_findings,
-    lookup_places,
     placement_findings,
     refuse,
     replan,
@@ -456,7 +455,7 @@ def _with_current_code(plan: Plan, session: Session, builder: Builder | None = N
             remember_code(codes[key].digest, (codes[key],))
         code = codes[key]
         steps.append(
-            attrs.evolve(step, code=code.digest, packages=code.packages, lookups=lookup_places(code))
+            attrs.evolve(step, code=code.digest, packages=code.packages, lookups=code.lookup_places)
             if step.code != code.digest
             else step
         )

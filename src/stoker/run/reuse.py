@@ -8,7 +8,6 @@ from stoker.core.errors import UsageError, nearest
 from stoker.core.plan import Plan, RunOrigin, StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine.recorder import Recorder
-from stoker.plan.planner import links
 from stoker.store.records import Records
 from stoker.store.rows import StepRow
 from stoker.store.store import Store
@@ -81,10 +80,7 @@ def selection(start: str, plan: Plan, rows: list[StepRow]) -> Selection:
 
 def _following(plan: Plan, keys: set[str]) -> set[str]:
     """Keys of steps, and of all steps that come after them."""
-    before = {
-        step.key: {*step.after, *(key for tree in step.inputs.values() for key, _ in links(tree))}
-        for step in plan.steps
-    }
+    before = {step.key: set(step.needs) for step in plan.steps}
     following = set(keys)
     while True:
         more = {key for key, earlier in before.items() if key not in following and earlier & following}

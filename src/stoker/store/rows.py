@@ -225,6 +225,7 @@ DRIVER_OUTPUT: Final = "output"
 """Key of `RunRow.driver` beside `DRIVER_PLACE`: the file that the driver will write to."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_decode = json.JSONDecoder().decode
 
 
 def json_text(value: Any) -> str:
@@ -272,7 +273,7 @@ class TableSchema(Generic[Row]):
         """The columns of a row."""
         values = list(self._get(row))
         for index in self._json:
-            values[index] = json_text(values[index])
+            values[index] = json_text(values[index]) if values[index] else ""
         return values
 
     def row_of(self, values: Sequence[Any]) -> Row:
@@ -335,7 +336,7 @@ def output_columns(row: OutputRow) -> tuple[Any, ...]:
         artifact.serializer,
         artifact.type,
         artifact.size,
-        json_text(artifact.meta),
+        json_text(artifact.meta) if artifact.meta else "",
         artifact.inline,
         row.place,
     )
@@ -415,7 +416,7 @@ def _bytes(cell: Any) -> bytes:
 
 
 def _object(cell: Any) -> dict[str, Any]:
-    document = json.loads(cell) if cell else {}
+    document = _decode(cell) if cell else {}
     if type(document) is not dict:
         raise TypeError("it is no JSON object")
     return document
@@ -429,7 +430,7 @@ def _objects(cell: Any) -> dict[str, Any]:
 
 
 def _list(cell: Any) -> tuple[Any, ...]:
-    document = json.loads(cell) if cell else ()
+    document = _decode(cell) if cell else ()
     if type(document) not in (list, tuple):
         raise TypeError("it is no JSON list")
     return tuple(document)
