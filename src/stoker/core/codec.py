@@ -16,7 +16,6 @@ import json
 import operator
 import sys
 import types
-import typing
 from collections.abc import Mapping as AbstractMapping
 from collections.abc import Sequence as AbstractSequence
 from typing import Any, Callable, Final, Literal, Mapping, TypeVar, Union, get_args, get_origin
@@ -51,8 +50,10 @@ def to_json(value: Any) -> Any:
 
 def from_json(cls: type[T], data: Any, *, strict: bool, where: str = "") -> T:
     """The value of a JSON form. `strict`: an unknown key is an error. `where` is the document's name in errors."""
+    annotation: Any = cls
     try:
-        return typing.cast(T, _decoder(typing.cast(Any, cls), strict)(data))
+        value: T = _decoder(annotation, strict)(data)
+        return value
     except Exception as error:  # whatever the classes' own converters raise
         raise _refusal(error, where) from error
 
@@ -102,7 +103,10 @@ def _encode(value: Any, documents: dict[int, Any]) -> Any:
     if kind is tuple or kind is list:
         return [_encode(item, documents) for item in value]
     if kind is dict:
-        return {_key(name): item if type(item) in _PLAIN else _encode(item, documents) for name, item in value.items()}
+        return {
+            name if type(name) is str else _key(name): item if type(item) in _PLAIN else _encode(item, documents)
+            for name, item in value.items()
+        }
     return _encode_other(value, kind, documents)
 
 
@@ -244,6 +248,8 @@ def _exactly(kind: type) -> Decode:
     accepted = (int, float) if kind is float else (kind,)
 
     def read(data: Any) -> Any:
+        if type(data) is kind:
+            return data
         # Nothing is turned into a text, and "false" not into true.
         if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
             raise SettingsError(f"{shown(data)} is not {_WORDS[kind]}")

@@ -62,7 +62,7 @@ def check_name(name: str, what: str, *, where: str = "", fix: str = "") -> str:
 
 def check_names(names: Iterable[str], what: str, *, where: str = "") -> tuple[str, ...]:
     """The names, each checked by `check_name`."""
-    return tuple(check_name(name, what, where=where) for name in names)
+    return tuple([check_name(name, what, where=where) for name in names])
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import Callable, Final, Iterator
+from typing import Callable, Final, Iterable, Iterator
 
 from stoker.core.plan import Capacity
 from stoker.engine.events import TaskSpec
@@ -64,12 +64,12 @@ class Pool:
 
     def _pass_by(self, is_ready: Callable[[TaskSpec], bool]) -> Iterator[tuple[TaskSpec, bool]]:
         head = self.line[0]
-        if all(_is_as_big(task, head) for task in islice(self.line, 1, LOOKAHEAD)):
+        if not _has_smaller(islice(self.line, 1, LOOKAHEAD), head):
             return  # elements of one fan-out, of which each that ends would take the line to pieces
         stay: list[TaskSpec] = [self.line.popleft()]
         while self.line and len(stay) < LOOKAHEAD and self._passed < PATIENCE:
             task = self.line.popleft()
-            if _is_as_big(task, head) or not is_ready(task) or not self._fits(task):
+            if not _has_smaller((task,), head) or not is_ready(task) or not self._fits(task):
                 stay.append(task)
                 continue
             self._passed += 1
@@ -114,8 +114,12 @@ class Pool:
             self.cpus, self.memory, self.devices = 0.0, 0, 0
 
 
-def _is_as_big(task: TaskSpec, head: TaskSpec) -> bool:
-    """Whether a task asks for no less than the head of the line, so that it fits only where that one does."""
-    if task.cpus < head.cpus or task.memory < head.memory:
-        return False
-    return task.gang >= head.gang and task.devices >= head.devices
+def _has_smaller(tasks: Iterable[TaskSpec], head: TaskSpec) -> bool:
+    """Whether a task asks for less of anything than the head of the line: only such a one fits where that one does not.
+
+    It looks at many tasks whenever an element ends, so it calls nothing for each.
+    """
+    for task in tasks:
+        if task.cpus < head.cpus or task.memory < head.memory or task.gang < head.gang or task.devices < head.devices:
+            return True
+    return False

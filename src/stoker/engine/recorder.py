@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 _TAIL: Final = 40
 """Last lines of a log that are searched for why a process died; a caught error further up would mislead."""
+_OF_ATTEMPTS: Final = ("started", "ended", "cause", "error", "exit_code", "usage", "changes")
+_OF_STEPS: Final = ("started", "cause", "cached_from", "usage")
+"""Facts that are columns of an attempt's and of a step's row, where an execution has them."""
 _CHECK_EVERY: Final = 0.25
 """Seconds between two looks whether the store is still there, while rows are written."""
 
@@ -116,7 +119,7 @@ class Recorder:
         return not self._not_taken.isdisjoint(step.needs) or dict(row.inputs) != digests
 
     def _taken(self, row: StepRow) -> OriginResult | None:
-        outputs = self._ask(lambda: self._store.records.outputs(row.run_id, row.key))
+        outputs = self._ask(self._store.records.outputs, row.run_id, row.key)
         if self._first_lost(output.artifact for output in outputs):
             return None  # the step computes it once more
         wires = {output.name: output.artifact.wire() for output in outputs}
@@ -159,7 +162,7 @@ class Recorder:
         """The outputs of a step that an earlier session finished."""
         if key not in self._finished:
             return None
-        rows = self._ask(lambda: self._store.records.outputs(self._run, key))
+        rows = self._ask(self._store.records.outputs, self._run, key)
         outputs = {row.name: row.artifact for row in rows}
         lost = next((row.damage for row in rows if row.damage), "") or self._first_lost(outputs.values())
         if lost:
@@ -173,7 +176,11 @@ class Recorder:
         self.record_event("lost", key, {"artifact": lost})
 
     def _first_lost(self, outputs: Iterable[StoredArtifact]) -> str:
-        return next(filter(None, (artifacts.unusable(artifact, self._store.blobs) for artifact in outputs)), "")
+        for artifact in outputs:
+            lost = artifacts.unusable(artifact, self._store.blobs)
+            if lost:
+                return lost
+        return ""
 
     def recipe_of(self, step: StepPlan, parts: KeyParts) -> str:
         """The name of what a step's cache key is made of beside its inputs; what it names is kept."""
@@ -194,13 +201,13 @@ class Recorder:
     def _has_recipe(self, name: str) -> bool:
         """Whether the database has a recipe; not known while it is away, and a recipe may be written twice."""
         try:
-            return self._ask(lambda: self._store.records.has_recipe(name))
+            return self._ask(self._store.records.has_recipe, name)
         except DatabaseUnreachable:
             return False
 
     def cached_result(self, key: str) -> CachedResult | None:
         """The cache's entry for a key."""
-        row = self._ask(lambda: self._store.records.cached(key, time.time()))
+        row = self._ask(self._store.records.cached, key, time.time())
         if row is None:
             return None
         lost = self._first_lost(map(from_wire, row.outputs.values()))
@@ -214,12 +221,12 @@ class Recorder:
         reading raises `DatabaseUnreachable`."""
         return self._writer.is_away
 
-    def _ask(self, query: Callable[[], T]) -> T:
+    def _ask(self, query: Callable[..., T], *values: Any) -> T:
         """The result of a query, or of a change made at once; `DatabaseUnreachable` while the server is away."""
         if self._writer.is_away:
             raise DatabaseUnreachable("the database is away")
         try:
-            return query()
+            return query(*values)
         except DatabaseUnreachable as error:
             self._writer.lose(error)
             raise
@@ -228,7 +235,7 @@ class Recorder:
 
     def record_pending(self, steps: Iterable[StepPlan]) -> None:
         """Record steps that will run."""
-        self._pending.update((step.key, step) for step in steps)
+        self._pending |= {step.key: step for step in steps}
 
     def record_expansion(self, key: str, count: int) -> None:
         """Record how many elements a fan-out has."""
@@ -261,7 +268,7 @@ class Recorder:
     def job_events(self, key: str, attempt: int) -> list[Mapping[str, Any]]:
         """What earlier drivers recorded of an attempt as a job of its platform; nothing while the database is away."""
         try:
-            events = self._ask(lambda: self._store.records.job_events(self._run, key))
+            events = self._ask(self._store.records.job_events, self._run, key)
         except DatabaseUnreachable:
             return []
         return [one.data for one in events if one.kind == JOB and one.data.get("attempt") == attempt]
@@ -269,7 +276,7 @@ class Recorder:
     def left_out(self) -> list[Mapping[str, Any]]:
         """What earlier sessions of the run recorded of faulty places; nothing while the database is away."""
         try:
-            return [one.data for one in self._ask(lambda: self._store.records.left_out_events(self._run))]
+            return [one.data for one in self._ask(self._store.records.left_out_events, self._run)]
         except DatabaseUnreachable:
             return []
 
@@ -292,14 +299,8 @@ class Recorder:
                 number=facts["attempt"],
                 status="failed" if facts.get("cause") else "succeeded",
                 backend=step.backend,
-                started=facts.get("started"),
-                ended=facts.get("ended"),
-                cause=facts.get("cause", ""),
                 message=bounded(facts.get("message", "")),
-                error=facts.get("error") or {},
-                exit_code=facts.get("exit_code"),
-                usage=facts.get("usage") or {},
-                changes=facts.get("changes") or (),
+                **{name: facts[name] for name in _OF_ATTEMPTS if name in facts},
             )
         )
 
@@ -329,17 +330,14 @@ class Recorder:
                 parent=parent,
                 idx=index,
                 status=status,
-                started=facts.get("started"),
                 ended=facts.get("ended") or now,
-                cause=facts.get("cause", ""),
                 message=bounded(facts.get("message", "")),
-                cached_from=facts.get("cached_from", ""),
                 inputs=execution.digests if execution is not None else {},
                 cache_key=cache_key,
                 recipe=execution.recipe if execution is not None else "",
                 attempts=facts.get("attempt") or self.earlier_attempts(key),
                 count=count,
-                usage=facts.get("usage") or {},
+                **{name: facts[name] for name in _OF_STEPS if name in facts},
             )
         )
         outputs = facts.get("outputs") or {}
@@ -368,20 +366,20 @@ class Recorder:
 
     def learned_changes(self, key: str) -> RungRow | None:
         """The changes with which a request worked the last time."""
-        return self._ask(lambda: self._store.records.learned_changes(key))
+        return self._ask(self._store.records.learned_changes, key)
 
     def learn_changes(self, key: str, changes: Mapping[str, Any]) -> None:
         """Remember that a request worked with these changes."""
         row = RungRow(key=key, run_id=self._run, created=time.time(), changes=changes)
         try:
-            self._ask(lambda: self._store.records.learn_changes(row))
+            self._ask(self._store.records.learn_changes, row)
         except DatabaseUnreachable:
             self._batch.learn(row)
 
     def forget_changes(self, key: str) -> None:
         """Forget the changes of a request that worked unchanged."""
         try:
-            self._ask(lambda: self._store.records.forget_changes(key))
+            self._ask(self._store.records.forget_changes, key)
         except DatabaseUnreachable:
             self._batch.forget(key)
 
@@ -459,7 +457,7 @@ class Recorder:
         if not self._writer.look():
             return ""
         try:
-            request = self._ask(lambda: self._store.records.heartbeat(self._run, self._token, time.time(), active))
+            request = self._ask(self._store.records.heartbeat, self._run, self._token, time.time(), active)
         except DatabaseUnreachable:
             return ""
         if request is None:

@@ -337,10 +337,11 @@ class RunLoop:
     def _end_attempt(self, key: str, attempt: int, status: JobStatus) -> None:
         execution = self._executions[key]
         facts = execution.facts = attempt_facts(key, attempt, status, execution, self._witness)
-        if digest := facts.get("error", {}).get("whole"):
+        if "error" in facts and (digest := facts["error"].get("whole")):
             facts["error"]["whole"] = self._recorder.keep_error(key, attempt, digest)
         self._accounts.record_receipt(key, execution.step, status, facts)
-        fanout = self._executions.get(self._parent(key))
+        parent = self._parent(key)
+        fanout = self._executions.get(parent)
         if fanout is not None and facts["started"] and facts["started"] < fanout.facts.get("started", 0.0):
             fanout.facts["began"] = min(facts["started"], fanout.facts.get("began", facts["started"]))  # it was adopted
         cause = facts["cause"]
@@ -355,12 +356,14 @@ class RunLoop:
             self._observer.message(f"{key}: {text} left running when it was over: ended")
         elsewhere = bool(cause) and self._places.note(key, attempt, execution, status, facts)
         self._record_attempt(key, execution)
+        escalated = None
         if not cause:
             self._inputs.keep(key, facts["outputs"])
             self._escalation.record_success(key)
         elif self._restore_input(key, attempt, self._lost_input(execution, status)):
             return
-        escalated = self._escalation.climb(key, self._parent(key), attempt, cause)
+        else:
+            escalated = self._escalation.climb(key, parent, attempt, cause)
         self.tell(ev.Ended(key=key, attempt=attempt, cause=cause, escalated=escalated, elsewhere=elsewhere))
 
     def _lost_input(self, execution: StepExecution, status: JobStatus) -> str:
@@ -424,7 +427,7 @@ class RunLoop:
         execution.recipe = self._recorder.recipe_of(step, parts)
         earlier = None if key in self._restored else self._recorder.result_of_origin(key, step, parts.inputs)
         if earlier is not None:
-            execution.cache_key, execution.recipe = earlier.cache_key or parts.key, earlier.recipe
+            execution.cache_key, execution.recipe = earlier.cache_key or execution.cache_key, earlier.recipe
             execution.facts = {"outputs": earlier.outputs, "cached_from": earlier.origin}
             self._inputs.keep(key, earlier.outputs)
             self.tell(ev.ResultFound(key=key))
@@ -434,7 +437,7 @@ class RunLoop:
         anew = self._policy.anew is not None and self._policy.anew(step)
         anew = anew or key in self._restored
         if self._policy.use_cache and uses_cache(step) and not anew:
-            cached = self._recorder.cached_result(parts.key)
+            cached = self._recorder.cached_result(execution.cache_key)
             if cached is not None and cached.lost:
                 what = f"its cached result is lost or damaged in the store (artifact {cached.lost[:12]})"
                 self._observer.message(f"{key}: {what}: it runs again")
@@ -447,7 +450,8 @@ class RunLoop:
                 self._inputs.keep(key, cached.outputs)
                 self.tell(ev.ResultFound(key=key))
                 return
-        self.tell(ev.Prepared(key=key, escalated=self._escalation.announce(key, self._parent(key))))
+        parent = step.key if index is not None else ""
+        self.tell(ev.Prepared(key=key, escalated=self._escalation.announce(key, parent)))
 
     def _key_of(self, step: StepPlan, inputs: Mapping[str, Any]) -> KeyParts:
         return key_parts(step, inputs, self._policy.environment, self._input_code)

@@ -6,7 +6,6 @@ the same place in a key and the other parts do not know of them.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import sys
@@ -75,7 +74,7 @@ class KeyParts:
     extra: Any
     """The step's `cache_key=`, a JSON value."""
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """The hexadecimal SHA-256 of all parts."""
         document = [

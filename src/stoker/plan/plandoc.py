@@ -61,20 +61,27 @@ def dump(plan: Plan) -> str:
     """Serialize a plan as JSON."""
     document = to_json(attrs.evolve(plan, steps=()))
     tables: dict[str, list[Any]] = {name: [] for name in _SHARED}
-    indexes: dict[str, dict[int, int]] = {name: {} for name in (*_SHARED, *_RARELY_SHARED)}
+    indexes: dict[tuple[str, int], int] = {}
+    references: dict[tuple[int, ...], dict[str, int]] = {}
     steps = []
+
+    def index_of(name: str, value: Any) -> int:
+        index = indexes.get((name, id(value)))
+        if index is None:
+            table = tables.setdefault(name, [])
+            index = indexes[name, id(value)] = len(table)
+            table.append(to_json(value))
+        return index
+
     for step in plan.steps:
         row: dict[str, Any] = dict(zip(_PLAIN, _read_plain(step)))
         row["inputs"] = step.inputs
-        for (name, positions), value in zip(indexes.items(), _read_shared(step)):
-            if value is None:
-                continue
-            index = positions.get(id(value))
-            if index is None:
-                table = tables.setdefault(name, [])
-                index = positions[id(value)] = len(table)
-                table.append(to_json(value))
-            row[name] = index
+        shared = _read_shared(step)
+        ids = tuple(map(id, shared))
+        if ids not in references:
+            named = zip((*_SHARED, *_RARELY_SHARED), shared)
+            references[ids] = {name: index_of(name, value) for name, value in named if value is not None}
+        row |= references[ids]
         row |= {name: value for name, value in zip(_RARE, _read_rare(step)) if value}
         steps.append(row)
     document["steps"] = steps

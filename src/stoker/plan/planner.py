@@ -224,12 +224,12 @@ class Planner:
         return inputs
 
     def _tree(self, binding: Binding, *, mapped: bool) -> dict[str, Any]:
+        if isinstance(binding, FromStep):
+            return {"step": binding.node, "output": binding.output}
         if isinstance(binding, Constant):
             if mapped:
                 return {"value": artifacts.save_split(binding.value, self.blobs).wire()}
             return {"value": self._save(binding.value)}
-        if isinstance(binding, FromStep):
-            return {"step": binding.node, "output": binding.output}
         if isinstance(binding, Many):
             return {"list": [self._tree(item, mapped=False) for item in binding.items]}
         return {"dict": {name: self._tree(item, mapped=False) for name, item in binding.items.items()}}
@@ -261,12 +261,10 @@ def plan(
     """
     split = split_outputs(graph.nodes)
     mapped = {node.key for node in graph.nodes if node.mapped}
-    steps = tuple(
-        planner.step_plan(node, () if node.key in mapped else split.get(node.key, ())) for node in graph.nodes
-    )
+    steps = [planner.step_plan(node, () if node.key in mapped else split.get(node.key, ())) for node in graph.nodes]
     return Plan(
         pipeline=graph.name,
-        steps=steps,
+        steps=tuple(steps),
         parameters=planner.parameters(graph) if graph.dynamic else {},
         failure_mode=failure_mode,
         stack=stack,
@@ -367,8 +365,7 @@ def lookup_findings(steps: Iterable[StepPlan]) -> Iterator[Finding]:
     """The findings about steps whose code finds other code by a name that is known only when it runs."""
     reported: set[str] = set()
     for step in steps:
-        text = lookup_text(step)
-        if not text or not step.settings.cache or step.name in reported:
+        if not step.settings.cache or step.name in reported or not (text := lookup_text(step)):
             continue
         reported.add(step.name)
         anyway = cached_anyway(step)
@@ -408,7 +405,7 @@ def placement_findings(
 def usual_findings(plan: Plan, stack: Stack) -> Iterator[Finding]:
     """How to give settings to backends that no file names, where what they usually have does not do for a step."""
     refused = [finding.where for finding in plan.findings if finding.level == "error"]
-    for name, part in stack.parts.items():
+    for name, part in stack.parts.items() if refused else ():
         where = [reporter_of(step).where for step in plan.steps if step.backend == name]
         if not part.usual or not any(place in refusal for place in where for refusal in refused):
             continue

@@ -107,7 +107,8 @@ class Terminal:
             self._line(f"{key}: attempt {facts['attempt']} ended: {why}; {again}")
         elif status in STEP_DONE and not parent and not self._tty and self._verbose:
             self._line(self._mark(status) + f" {key} {self._facts(row)}".rstrip())
-        self._draw()
+        if self.progress.live:
+            self._draw()
 
     def logged(self, key: str, attempt: int, rows: Sequence[Sequence[Any]]) -> None:
         """Note numbers that a step logged."""
@@ -192,7 +193,7 @@ class Terminal:
         progress = self.progress
         duration = took_text(max(0.0, time.monotonic() - progress.started - progress.waited), progress.waited)
         rows = list(progress.rows.values())
-        cached = sum(row.status == "cached" for row in rows)
+        cached = [row.status for row in rows].count("cached")
         head = f"{self._mark(status)} {progress.pipeline} {status} in {duration}: {count_text(len(rows), 'step')}"
         if cached:
             head += f", {cached} cached"

@@ -199,7 +199,7 @@ def run_bound(
     tags = tuple(dict.fromkeys((*program.tags, *request.tags)))
     check_name(request.name or plan.pipeline, "the run's name")
     check_names_of(tags, "a tag")
-    check_names_of((step.key for step in plan.steps), "a step's name")
+    check_names_of([step.key for step in plan.steps], "a step's name")
     now = time.time()
     id, token = new_id(now), new_token()
     row = RunRow(

@@ -337,7 +337,7 @@ class Session:
 
     def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, RunningBackend]:
         """The stack's orchestrator, and its step operators."""
-        self.add_parts((), (step.backend for step in steps))
+        self.add_parts((), [step.backend for step in steps])
         site = self.site(_modules_of(steps))
         flavors = self._flavors(settings)
         if self.request.debug:

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 from stoker.core.errors import DatabaseUnreachable, MissingPackage, StoreError
@@ -104,12 +105,12 @@ class Database:
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Every row of a query."""
-        rows: list[tuple[Any, ...]] = self._read(statement, values, lambda cursor: cursor.fetchall())
+        rows: list[tuple[Any, ...]] = self._read(statement, values, methodcaller("fetchall"))
         return rows
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """The first row of a query."""
-        row: tuple[Any, ...] | None = self._read(statement, values, lambda cursor: cursor.fetchone())
+        row: tuple[Any, ...] | None = self._read(statement, values, methodcaller("fetchone"))
         return row
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
@@ -146,10 +147,10 @@ class Database:
             try:
                 result = fetch(self._executed(statement, values))
             except self._errors as error:
-                if self._is_outdated():
+                if self.read_only and self._is_outdated():
                     continue
                 self.fail(error)
-            if not self._is_outdated():
+            if not self.read_only or not self._is_outdated():
                 return result
 
     def _executed(self, statement: str, values: Sequence[Any] = ()) -> Any:
@@ -271,7 +272,7 @@ class Database:
 
     def _is_outdated(self) -> bool:
         """Whether this thread reads a database as it was, and it has changed; the next use opens it again."""
-        state = getattr(self._local, "state", None) if self.read_only else None
+        state = getattr(self._local, "state", None)
         if state is None or state == sqlitefiles.state_of(self.path):
             return False
         self._local.pid = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.core.errors import DatabaseUnreachable, NotFound, StoreError, UsageError, nearest
@@ -46,6 +47,7 @@ _ORDER: Final = (
     "recipes",
 )
 """The order in which a batch is written: a step's row comes before its progress."""
+_lists_of: Final = attrgetter(*_ORDER)
 
 
 _OF_RUNS: Final = (
@@ -170,7 +172,7 @@ class RowBatch:
 
     def as_dict(self) -> dict[str, list[Sequence[Any]]]:
         """The rows by their kind, as columns; without kinds that have none."""
-        return {name: getattr(self, name) for name in _ORDER if getattr(self, name)}
+        return {name: values for name, values in zip(_ORDER, _lists_of(self)) if values}
 
     @classmethod
     def from_dict(cls, rows_of: Mapping[str, list[Sequence[Any]]]) -> RowBatch:
@@ -181,10 +183,10 @@ class RowBatch:
         return batch
 
     def __len__(self) -> int:
-        return sum(len(getattr(self, name)) for name in _ORDER)
+        return sum(map(len, _lists_of(self)))
 
     def __bool__(self) -> bool:  # of every turn of a driver; a step's progress is in most batches
-        return bool(self.progress) or any(getattr(self, name) for name in _ORDER)
+        return bool(self.progress) or any(_lists_of(self))
 
 
 @frozen(kw_only=True)
@@ -217,7 +219,7 @@ class Records:
 
     def write(self, batch: RowBatch, *, run_id: str = "", token: str = "") -> bool:
         """Write a batch, all or nothing. With a token that does not hold the run any more, write nothing: False."""
-        rows_of = [(self._sql[name], getattr(batch, name)) for name in _ORDER]
+        rows_of = [(self._sql[name], values) for name, values in batch.as_dict().items()]
         try:
             try:
                 return self._write(rows_of, run_id, token)
@@ -243,8 +245,7 @@ class Records:
                         database.rollback(cursor)
                         return False
                 for statement, values in rows_of:
-                    if values:
-                        cursor.executemany(statement, values)
+                    cursor.executemany(statement, values)
                 cursor.execute("COMMIT")
             except BaseException:  # also an interrupt ends the transaction
                 database.rollback(cursor)
@@ -264,10 +265,8 @@ class Records:
                 return
             if plan:
                 cursor.execute(self._sql["plans"], (run.id, plan))
-            for name in _ORDER if batch is not None else ():
-                values = getattr(batch, name)
-                if values:
-                    cursor.executemany(self._sql[name], values)
+            for name, values in batch.as_dict().items() if batch is not None else ():
+                cursor.executemany(self._sql[name], values)
 
     def set_run(self, id: str, token: str, **fields: Any) -> bool:
         """Change columns of a run if the token still holds it; False if another driver took it over."""
