@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from stoker.core.settings import StepSettings
 from stoker.core.values import frozen
-
-if TYPE_CHECKING:
-    from stoker.core.settings import StepSettings
 
 DEFAULT_CPUS: Final = 1.0
 """Cores of a step that names none: a machine is then filled but not overrun. A step that must have accelerators takes
@@ -34,5 +32,5 @@ def demand(settings: StepSettings) -> Demand:
     return Demand(
         cpus=resources.get("cpu_count", 0.0 if must_have else DEFAULT_CPUS),
         memory=resources.get("memory", 0),
-        devices=0 if resources.get("share") else devices,
+        devices=0 if devices and resources.get("share") else devices,
     )

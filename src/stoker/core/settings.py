@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final, Literal, Mapping
 
 import attrs
 
 from stoker.core.accelerators import Accelerator
-from stoker.core.admission import Demand, demand
 from stoker.core.docker import DockerSettings
 from stoker.core.ladder import Alternative, Halve, Scale
 from stoker.core.launch import Launch
@@ -104,11 +102,6 @@ class StepSettings:
     """The name of the backend that runs this step in place of the orchestrator."""
     backend: Mapping[str, Any] = attrs.field(factory=dict)
     """Settings of the part of the stack on which the step runs: `{"orchestrator": {"max_workers": 4}}`."""
-
-    @functools.cached_property
-    def demand(self) -> Demand:
-        """What each node takes of its backend's capacity."""
-        return demand(self)
 
 
 @frozen(kw_only=True)

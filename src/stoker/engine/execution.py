@@ -44,8 +44,8 @@ class StepExecution:
         self.step = step
         # Trees by parameter; emptied when the step is settled.
         self.inputs = inputs
-        # Parameter → the digests of its values, and the key; empty where there is nothing to look up: a fan-out, or a
-        # result of an earlier session.
+        # Parameter → the digests of its values, emptied likewise, and the key; empty where there is nothing to look up:
+        # a fan-out, or a result of an earlier session.
         self.digests = parts.inputs if parts is not None else {}
         self.cache_key = parts.key if parts is not None else ""
         # The name of what the cache key is made of beside the inputs; empty with the key.

@@ -585,7 +585,7 @@ class RunLoop:
             )
         self._observer.changed(key, action.status, observed_facts(facts, parent=parent, index=index))
         if execution is not None:
-            execution.inputs = {}
+            execution.inputs = execution.digests = {}
         if step.backend in self._expecting and not parent:
             self._expecting[step.backend].settle(key, success=action.status in ("succeeded", "cached"))
         if self.on_settled is not None:

@@ -6,6 +6,7 @@ from typing import Any, Collection, Sequence
 
 import attrs
 
+from stoker.core.admission import demand
 from stoker.core.ladder import climbed_after
 from stoker.core.plan import StepPlan, source_keys
 from stoker.engine.events import TaskSpec
@@ -46,7 +47,7 @@ def lines_up(step: StepPlan) -> bool:
 
 def _task(step: StepPlan, **fields: Any) -> TaskSpec:
     settings = step.settings
-    retry, counts = settings.retry, settings.demand
+    retry, counts = settings.retry, demand(settings)
     element = bool(fields.get("parent"))
     fanout = bool(fields.get("fanout"))
     return TaskSpec(
