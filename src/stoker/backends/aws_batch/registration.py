@@ -6,32 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base import awsregions
-from stoker.backends.base.accounts import AccountModule, CloudAccounts
-from stoker.backends.base.backend import (
-    Backend,
-    FlowDecorator,
-    Preparation,
-    ProbeRequest,
-    RunningBackend,
-    Services,
-    StackSetup,
-)
+from stoker.backends.base.backend import Backend, FlowDecorator, Preparation, ProbeRequest, StackSetup, later, of_parts
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.core.findings import Check
-from stoker.core.plan import Site
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
 
 PATIENCE: Final = 10.0
 """Seconds for an answer while a person waits."""
-
-
-def open_batch(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in one account and region."""
-    from stoker.backends.aws_batch.backend import BatchBackend
-
-    return BatchBackend(site, options)
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -123,20 +106,11 @@ SETUP: Final = StackSetup(
 )
 
 
-def left() -> AccountModule:
-    """What ends the jobs and job definitions that runs left."""
-    from stoker.backends.aws_batch import leftovers
-
-    return leftovers
-
-
-ACCOUNTS: Final = CloudAccounts(left)
-
 BATCH: Final = Backend(
     name="batch",
     title="AWS Batch",
     settings=BatchSettings,
-    open=open_batch,
+    open=later("stoker.backends.aws_batch.backend:BatchBackend", takes=2),
     sends_code=True,
     unasked=("STK318",),  # of backends.aws_batch.prove, which is imported when an account is asked
     decorator=FlowDecorator(
@@ -150,9 +124,9 @@ BATCH: Final = Backend(
     doctor=doctor,
     probe=probe,
     setup=SETUP,
-    left_jobs=ACCOUNTS.left_jobs,
-    end_left=ACCOUNTS.end_left,
-    leftovers=ACCOUNTS.leftovers,
-    end_recorded=ACCOUNTS.end_recorded,
+    left_jobs=of_parts("stoker.backends.aws_batch.leftovers:left_jobs"),
+    end_left=of_parts("stoker.backends.aws_batch.leftovers:end_left"),
+    leftovers=of_parts("stoker.backends.aws_batch.leftovers:sweep_accounts"),
+    end_recorded=later("stoker.backends.aws_batch.leftovers:end_recorded"),
     beside=beside,
 )

@@ -5,34 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
 from stoker.backends.base import awsregions
-from stoker.backends.base.accounts import AccountModule, CloudAccounts
 from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
     FlowDecorator,
     Preparation,
     ProbeRequest,
-    RunningBackend,
-    Services,
     StackSetup,
+    later,
+    of_parts,
 )
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.findings import Check
-from stoker.core.plan import Site
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
 
 PATIENCE: Final = 10.0
 """Seconds for an answer while a person waits."""
-
-
-def open_sagemaker(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in one account and region."""
-    from stoker.backends.sagemaker.backend import SagemakerBackend
-
-    return SagemakerBackend(site, options)
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -111,20 +102,11 @@ SETUP: Final = StackSetup(
 )
 
 
-def left() -> AccountModule:
-    """What ends the training jobs that runs left."""
-    from stoker.backends.sagemaker import leftovers
-
-    return leftovers
-
-
-ACCOUNTS: Final = CloudAccounts(left)
-
 SAGEMAKER: Final = Backend(
     name="sagemaker",
     title="SageMaker",
     settings=SagemakerSettings,
-    open=open_sagemaker,
+    open=later("stoker.backends.sagemaker.backend:SagemakerBackend", takes=2),
     sends_code=True,
     decorator=FlowDecorator(
         name="sagemaker",
@@ -137,9 +119,9 @@ SAGEMAKER: Final = Backend(
     parent_image=parent_image,
     probe=probe,
     setup=SETUP,
-    left_jobs=ACCOUNTS.left_jobs,
-    end_left=ACCOUNTS.end_left,
-    leftovers=ACCOUNTS.leftovers,
-    end_recorded=ACCOUNTS.end_recorded,
+    left_jobs=of_parts("stoker.backends.sagemaker.leftovers:left_jobs"),
+    end_left=of_parts("stoker.backends.sagemaker.leftovers:end_left"),
+    leftovers=of_parts("stoker.backends.sagemaker.leftovers:sweep_accounts"),
+    end_recorded=later("stoker.backends.sagemaker.leftovers:end_recorded"),
     beside=beside,
 )
