@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base import awsregions
-from stoker.backends.base.backend import Backend, FlowDecorator, Preparation, ProbeRequest, StackSetup, later, of_parts
+from stoker.backends.base.backend import Backend, FlowDecorator, Preparation, StackSetup, later, of_parts
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.core.findings import Check
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
-
-PATIENCE: Final = 10.0
-"""Seconds for an answer while a person waits."""
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -55,37 +53,23 @@ def doctor() -> Iterator[Check]:
     yield reach("aws", files=files, variables=variables)
 
 
-def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
-    """The identity, the queues and what they hold, roles, the image, the artifact store and the log group."""
-    from stoker.backends.aws_batch.client import BatchClient
-    from stoker.backends.aws_batch.probe import checks
-
-    settings = BatchSettings(**options)
-    client = BatchClient(settings, patience=PATIENCE)
-    try:
-        yield from checks(client, settings, request.store)
-    finally:
-        client.close()
-
-
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """What the other settings usually are in a region."""
     from stoker.backends.aws_batch import setup
     from stoker.backends.aws_batch.client import BatchClient
+    from stoker.backends.base.aws import PERSON_WAITS
 
-    client = BatchClient(BatchSettings(region=answers["region"]), patience=PATIENCE)
-    try:
+    with contextlib.closing(BatchClient(BatchSettings(region=answers["region"]), patience=PERSON_WAITS)) as client:
         return setup.suggest(client, answers)
-    finally:
-        client.close()
 
 
 def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
     """The log group and the rights that are missing."""
     from stoker.backends.aws_batch import setup
     from stoker.backends.aws_batch.client import BatchClient
+    from stoker.backends.base.aws import PERSON_WAITS
 
-    return setup.prepare(lambda settings: BatchClient(settings, patience=PATIENCE), options, store)
+    return setup.prepare(lambda settings: BatchClient(settings, patience=PERSON_WAITS), options, store)
 
 
 SETUP: Final = StackSetup(
@@ -122,7 +106,7 @@ BATCH: Final = Backend(
     puller=puller,
     parent_image=parent_image,
     doctor=doctor,
-    probe=probe,
+    probe=later("stoker.backends.aws_batch.probe:probe"),
     setup=SETUP,
     left_jobs=of_parts("stoker.backends.aws_batch.leftovers:left_jobs"),
     end_left=of_parts("stoker.backends.aws_batch.leftovers:end_left"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
 from stoker.backends.base import awsregions
 from stoker.backends.base.backend import (
@@ -10,20 +11,15 @@ from stoker.backends.base.backend import (
     Backend,
     FlowDecorator,
     Preparation,
-    ProbeRequest,
     StackSetup,
     later,
     of_parts,
 )
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.sagemaker.settings import SagemakerSettings
-from stoker.core.findings import Check
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
-
-PATIENCE: Final = 10.0
-"""Seconds for an answer while a person waits."""
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -55,19 +51,6 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     )
 
 
-def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
-    """The identity, training jobs, the role, the image and the artifact store."""
-    from stoker.backends.sagemaker.client import SagemakerClient
-    from stoker.backends.sagemaker.probe import checks
-
-    settings = SagemakerSettings(**options)
-    client = SagemakerClient(settings, patience=PATIENCE)
-    try:
-        yield from checks(client, settings, request.store)
-    finally:
-        client.close()
-
-
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """Nothing is usual: roles and images are each account's own."""
     return {"profile": "", "role": "", "image": ""}
@@ -75,15 +58,13 @@ def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
 
 def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
     """The rights that are missing."""
+    from stoker.backends.base.aws import PERSON_WAITS
     from stoker.backends.sagemaker import probe as sagemakerprobe
     from stoker.backends.sagemaker.client import SagemakerClient
 
     settings = SagemakerSettings(**options)
-    client = SagemakerClient(settings, patience=PATIENCE)
-    try:
+    with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
         return sagemakerprobe.prepare(client, settings, store)
-    finally:
-        client.close()
 
 
 SETUP: Final = StackSetup(
@@ -117,7 +98,7 @@ SAGEMAKER: Final = Backend(
     ),
     puller=puller,
     parent_image=parent_image,
-    probe=probe,
+    probe=later("stoker.backends.sagemaker.probe:probe"),
     setup=SETUP,
     left_jobs=of_parts("stoker.backends.sagemaker.leftovers:left_jobs"),
     end_left=of_parts("stoker.backends.sagemaker.leftovers:end_left"),
