@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -29,6 +31,15 @@ def test_a_value_holds_what_was_given() -> None:
         "hang_after": 120.0,
         "arguments": {"mixed_precision": "bf16"},
     }
+
+
+@pytest.mark.parametrize("constructor", [MPI, Accelerate, DeepSpeed, Jax, Torchrun])
+def test_a_constructor_shows_its_options_and_travels(constructor: Any) -> None:
+    options = ["outputs", "hang_after", "gang_timeout", "start_timeout", "one_world", "launch_arguments"]
+    assert list(inspect.signature(constructor).parameters) == options
+    assert pickle.loads(pickle.dumps(constructor)) is constructor
+    with pytest.raises(TypeError):
+        constructor("all")
 
 
 def test_a_resolved_value_has_defaults() -> None:

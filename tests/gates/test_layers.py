@@ -9,7 +9,9 @@ from pathlib import Path
 
 import grimp
 import pytest
-from tests.gates.references import all_references, circles
+from tests.gates.references import DOTTED, all_references, circles
+
+from stoker.core.plugins import resolve
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -177,3 +179,13 @@ def test_every_part_by_name_exists() -> None:
 
     assert dict(BACKENDS.parts()).keys() == set(BACKENDS.names())
     assert dict(LAUNCHERS.parts()).keys() == set(LAUNCHERS.names())
+
+
+def test_every_function_of_a_registration_by_name_exists(repository: Path) -> None:
+    texts = {
+        node.value
+        for path in (repository / "src/stoker/backends").glob("*/registration.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value)
+    }
+    assert texts and all(callable(resolve(text)) for text in texts)

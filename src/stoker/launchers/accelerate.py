@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch, Outputs
-from stoker.core.units import UNSET
+from stoker.core.launch import Launch
 from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (
     SCRIPT,
@@ -26,13 +25,10 @@ from stoker.launchers.base import (
     Node,
     NodeCommand,
     complete_table,
+    constructor,
+    module_command,
     refusal,
-    target_of,
-    words,
 )
-
-if TYPE_CHECKING:
-    from stoker.launchers.base import Duration
 
 PARADIGMS: Final = ("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
 """Ways in which several ranks work together; without one, only one rank is started."""
@@ -225,28 +221,14 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
 versions."""
 
 
-def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
-    *,
-    outputs: Outputs = UNSET,
-    hang_after: Duration = UNSET,
-    gang_timeout: Duration = UNSET,
-    start_timeout: Duration = UNSET,
-    one_world: bool = UNSET,
-    **launch_arguments: Any,
-) -> Launch:
+@constructor
+def Accelerate(**options: Any) -> Launch:  # noqa: N802  a value by its name, as in Retry(3)
     """Ranks by `accelerate launch`, which takes every argument by its Python name.
 
     `num_processes` is the number of ranks on all machines, as Accelerate has it. Several processes with `cpu=True` are
     several ranks that talk through gloo; the command itself would start one.
     """
-    return LAUNCHER.launch(
-        outputs=outputs,
-        hang_after=hang_after,
-        gang_timeout=gang_timeout,
-        start_timeout=start_timeout,
-        one_world=one_world,
-        **launch_arguments,
-    )
+    return LAUNCHER.launch(**options)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
@@ -270,19 +252,8 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
         environment["ACCELERATE_USE_CPU"] = "true"
     if "config_file" not in values:
         values["config_file"] = str(CONFIG)
-    target = target_of(argv)
-    shape = {"module": ["--module"], "script": [], "program": ["--no_python"]}[target.kind]
-    python = target.python or (node.python,)
     return NodeCommand(
-        argv=(
-            *python,
-            "-m",
-            "accelerate.commands.launch",
-            *words(complete_table(ARGUMENTS, values, newer), values),
-            *shape,
-            target.name,
-            *target.rest,
-        ),
+        argv=module_command("accelerate.commands.launch", argv, node, complete_table(ARGUMENTS, values, newer), values),
         environment=environment,
     )
 

@@ -7,8 +7,21 @@ known.
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Literal, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Concatenate,
+    Final,
+    Iterable,
+    Iterator,
+    Literal,
+    Mapping,
+    ParamSpec,
+    Sequence,
+)
 
 import attrs
 
@@ -267,13 +280,14 @@ class Launcher:
 
     def launch(
         self,
+        /,
         *,
         outputs: Outputs = UNSET,
         hang_after: Duration = UNSET,
         gang_timeout: Duration = UNSET,
         start_timeout: Duration = UNSET,
         one_world: bool = UNSET,
-        **arguments: Any,
+        **launch_arguments: Any,
     ) -> Launch:
         """The value for `launch=`: checks all arguments and keeps those that were given."""
         options = {
@@ -283,7 +297,7 @@ class Launcher:
             "start_timeout": start_timeout,
             "one_world": one_world,
         }
-        return launch_of(self, options, arguments)
+        return launch_of(self, options, launch_arguments)
 
     def uses_cpus(self, launch: Launch) -> bool:
         """Whether the ranks of a launch compute on CPUs."""
@@ -308,6 +322,26 @@ class Launcher:
             return max(1, launch.num_processes // nodes)
         return 1 if cpu else max(1, devices)
 
+
+Parameters = ParamSpec("Parameters")
+
+
+def called_as(
+    method: Callable[Concatenate[Launcher, Parameters], Launch],
+) -> Callable[[Callable[..., Launch]], Callable[Parameters, Launch]]:
+    """A decorator of functions that pass on what they are given to a method: they show its parameters."""
+    signature = inspect.signature(method)
+    signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+
+    def shown(function: Callable[..., Launch]) -> Callable[Parameters, Launch]:
+        vars(function)["__signature__"] = signature
+        return function
+
+    return shown
+
+
+constructor: Final = called_as(Launcher.launch)
+"""Decorates the function by which people name a launcher and its arguments, as `Torchrun`."""
 
 # Parsing a launch
 
@@ -466,6 +500,25 @@ def target_of(argv: Argv) -> Target:
     if argv[index] == "-m":
         return Target("module", argv[index + 1], argv[index + 2 :], argv[:index])
     return Target("script", argv[index], argv[index + 1 :], argv[:index])
+
+
+def module_command(
+    module: str, argv: Argv, node: Node, table: Mapping[str, Argument], arguments: Mapping[str, Any]
+) -> Argv:
+    """A launcher that is a Python module, its arguments, and the command that it starts as each rank.
+
+    By default such a launcher takes a script; the flags for another target are in its table.
+    """
+    target = target_of(argv)
+    flags = {"script": {}, "module": {"module": True}, "program": {"no_python": True}}[target.kind]
+    return (
+        *(target.python or (node.python,)),
+        *("-m", module),
+        *words(table, arguments),
+        *words(table, flags),
+        target.name,
+        *target.rest,
+    )
 
 
 def words(table: Mapping[str, Argument], arguments: Mapping[str, Any]) -> list[str]:

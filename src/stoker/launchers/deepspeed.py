@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any, Final, Mapping
+from typing import Any, Final, Mapping
 
-from stoker.core.launch import Launch, Outputs
-from stoker.core.units import UNSET
+from stoker.core.launch import Launch
 from stoker.launchers.arguments import PORT, Argument
 from stoker.launchers.base import (
     SCRIPT,
@@ -24,12 +23,9 @@ from stoker.launchers.base import (
     Node,
     NodeCommand,
     RankVariables,
-    target_of,
-    words,
+    constructor,
+    module_command,
 )
-
-if TYPE_CHECKING:
-    from stoker.launchers.base import Duration
 
 PLACE: Final = "each node learns its place and the head's address when it starts"
 NODES: Final = "Stoker starts DeepSpeed on every node itself, without ssh or a host file"
@@ -83,24 +79,10 @@ VARIABLES: Final = RankVariables(
 )
 
 
-def DeepSpeed(  # noqa: N802  a value by its name, as in Retry(3)
-    *,
-    outputs: Outputs = UNSET,
-    hang_after: Duration = UNSET,
-    gang_timeout: Duration = UNSET,
-    start_timeout: Duration = UNSET,
-    one_world: bool = UNSET,
-    **launch_arguments: Any,
-) -> Launch:
+@constructor
+def DeepSpeed(**options: Any) -> Launch:  # noqa: N802  a value by its name, as in Retry(3)
     """Ranks by DeepSpeed's launcher, without ssh; its `num_gpus` counts the ranks of each node."""
-    return LAUNCHER.launch(
-        outputs=outputs,
-        hang_after=hang_after,
-        gang_timeout=gang_timeout,
-        start_timeout=start_timeout,
-        one_world=one_world,
-        **launch_arguments,
-    )
+    return LAUNCHER.launch(**options)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
@@ -113,18 +95,8 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
     values["world_info"] = world_info(node)
     # Without it, the local rank is added to the worker's arguments; the variable LOCAL_RANK is enough.
     values["no_local_rank"] = True
-    target = target_of(argv)
-    shape = {"module": ["--module"], "script": [], "program": ["--no_python"]}[target.kind]
     return NodeCommand(
-        argv=(
-            *(target.python or (node.python,)),
-            "-m",
-            "deepspeed.launcher.launch",
-            *words(ARGUMENTS, values),
-            *shape,
-            target.name,
-            *target.rest,
-        ),
+        argv=module_command("deepspeed.launcher.launch", argv, node, ARGUMENTS, values),
         # Elastic training has no argument for it.
         environment={"ELASTIC_RUN_ID": node.rendezvous},
     )

@@ -8,15 +8,11 @@ number. https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.h
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Mapping
+from typing import Any, Final, Mapping
 
-from stoker.core.launch import Launch, Outputs
-from stoker.core.units import UNSET
+from stoker.core.launch import Launch
 from stoker.launchers.arguments import Argument
-from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, RankVariables
-
-if TYPE_CHECKING:
-    from stoker.launchers.base import Duration
+from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, RankVariables, constructor
 
 PLACE: Final = "each process learns its place and the coordinator's address when it starts"
 
@@ -43,24 +39,10 @@ VARIABLES: Final = RankVariables(
 """Set by Stoker."""
 
 
-def Jax(  # noqa: N802  a value by its name, as in Retry(3)
-    *,
-    outputs: Outputs = UNSET,
-    hang_after: Duration = UNSET,
-    gang_timeout: Duration = UNSET,
-    start_timeout: Duration = UNSET,
-    one_world: bool = UNSET,
-    **launch_arguments: Any,
-) -> Launch:
+@constructor
+def Jax(**options: Any) -> Launch:  # noqa: N802  a value by its name, as in Retry(3)
     """Processes of JAX that find each other; takes the arguments of `jax.distributed.initialize`."""
-    return LAUNCHER.launch(
-        outputs=outputs,
-        hang_after=hang_after,
-        gang_timeout=gang_timeout,
-        start_timeout=start_timeout,
-        one_world=one_world,
-        **launch_arguments,
-    )
+    return LAUNCHER.launch(**options)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

@@ -8,11 +8,10 @@ and https://slurm.schedmd.com/srun.html
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch, Outputs
-from stoker.core.units import UNSET
+from stoker.core.launch import Launch
 from stoker.launchers.arguments import Argument
 from stoker.launchers.base import (
     Argv,
@@ -24,12 +23,10 @@ from stoker.launchers.base import (
     NodeCommand,
     RankVariables,
     bracket_address,
+    constructor,
     refusal,
     words,
 )
-
-if TYPE_CHECKING:
-    from stoker.launchers.base import Duration
 
 PLACE: Final = "the nodes are those that the step was given"
 FOLDER: Final = "the step's folder is the one that the worker was started in"
@@ -146,24 +143,10 @@ VARIABLES: Final = (
 )
 
 
-def MPI(  # noqa: N802  a value by its name, as in Retry(3)
-    *,
-    outputs: Outputs = UNSET,
-    hang_after: Duration = UNSET,
-    gang_timeout: Duration = UNSET,
-    start_timeout: Duration = UNSET,
-    one_world: bool = UNSET,
-    **launch_arguments: Any,
-) -> Launch:
+@constructor
+def MPI(**options: Any) -> Launch:  # noqa: N802  a value by its name, as in Retry(3)
     """Ranks by Open MPI's `mpirun`, or with `program="srun"` by Slurm; `np` and `ntasks` count all ranks."""
-    return LAUNCHER.launch(
-        outputs=outputs,
-        hang_after=hang_after,
-        gang_timeout=gang_timeout,
-        start_timeout=start_timeout,
-        one_world=one_world,
-        **launch_arguments,
-    )
+    return LAUNCHER.launch(**options)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

@@ -5,13 +5,12 @@ Options: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/run.p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping
 
 import attrs
 
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch, Outputs
-from stoker.core.units import UNSET
+from stoker.core.launch import Launch
 from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (
     LOOPBACK,
@@ -24,13 +23,10 @@ from stoker.launchers.base import (
     NodeCommand,
     bracket_address,
     complete_table,
+    constructor,
+    module_command,
     refusal,
-    target_of,
-    words,
 )
-
-if TYPE_CHECKING:
-    from stoker.launchers.base import Duration
 
 PLACE: Final = "each node learns its place, the head's address and a free port when it starts"
 
@@ -73,24 +69,10 @@ OWN_RENDEZVOUS: Final = frozenset({"static", "c10d"})
 """Backends with which the nodes meet without a service; others, such as etcd, need the address of one."""
 
 
-def Torchrun(  # noqa: N802  a value by its name, as in Retry(3)
-    *,
-    outputs: Outputs = UNSET,
-    hang_after: Duration = UNSET,
-    gang_timeout: Duration = UNSET,
-    start_timeout: Duration = UNSET,
-    one_world: bool = UNSET,
-    **launch_arguments: Any,
-) -> Launch:
+@constructor
+def Torchrun(**options: Any) -> Launch:  # noqa: N802  a value by its name, as in Retry(3)
     """Ranks by `torchrun`; its `nproc_per_node` counts the ranks of each node, `num_processes` all of them."""
-    return LAUNCHER.launch(
-        outputs=outputs,
-        hang_after=hang_after,
-        gang_timeout=gang_timeout,
-        start_timeout=start_timeout,
-        one_world=one_world,
-        **launch_arguments,
-    )
+    return LAUNCHER.launch(**options)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
@@ -103,19 +85,8 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
     values["rdzv_id"] = node.rendezvous
     port = values.pop("master_port", node.port)
     values |= _rendezvous(values, node, port)
-    target = target_of(argv)
-    shape = {"module": ["--module"], "script": [], "program": ["--no-python"]}[target.kind]
-    python = target.python or (node.python,)
     return NodeCommand(
-        argv=(
-            *python,
-            "-m",
-            "torch.distributed.run",
-            *words(complete_table(ARGUMENTS, values, newer), values),
-            *shape,
-            target.name,
-            *target.rest,
-        )
+        argv=module_command("torch.distributed.run", argv, node, complete_table(ARGUMENTS, values, newer), values),
     )
 
 

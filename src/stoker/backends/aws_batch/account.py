@@ -1,29 +1,22 @@
 """What an account says of itself: who asks, its queues, and what their compute environments hold.
 
-Everything goes through an `AwsApi`, which `client` implements over boto3.
+Everything goes through an `AwsApi`, which `AwsClient` implements.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.aws_batch.instances import InstanceType, described
 from stoker.backends.aws_batch.queues import JobQueue, queues_of_account, unknown_types
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import DENIED
+from stoker.backends.base.aws import DENIED, AwsApi
 from stoker.core.errors import BackendError
 
 _MOST: Final = 100
 """Names in one question: the most that DescribeComputeEnvironments and DescribeInstanceTypes take."""
-
-
-class AwsApi(Protocol):
-    """Calls AWS. A refusal is a `BackendError` with the service's own code as `code`; silence is `Away`."""
-
-    def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """The answer of an operation by its name in Python: `call("batch", "describe_jobs", jobs=[…])`."""
 
 
 @attrs.frozen(kw_only=True)

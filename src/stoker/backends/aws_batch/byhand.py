@@ -8,6 +8,7 @@ from typing import Any, Iterator, Mapping
 
 from stoker.backends.aws_batch.jobs import DOCUMENT, JOB, WORKER
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import command_line
 from stoker.backends.base.byhand import document_lines, input_lines, needs, needs_command, stop, subshell
 from stoker.core.plan import Job
 
@@ -20,10 +21,7 @@ def script(job: Job, request: Mapping[str, Any], *, settings: BatchSettings) -> 
 def _lines(job: Job, request: Mapping[str, Any], settings: BatchSettings) -> Iterator[str]:
     yield from input_lines(job.key, request["document"]["entries"][0]["job"]["inputs"])
     yield needs_command("aws", "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html")
-    words = ["aws"]
-    for option, name in (("--profile", "profile"), ("--region", "region"), ("--endpoint-url", "endpoint_url")):
-        words += [option, settings.get(name)] if settings.get(name) else []
-    aws = shlex.join(words)
+    aws = command_line(settings)
     submission = request["job"]
     overrides = submission.get("containerOverrides")
     if overrides is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import PATIENCE, AwsClient, AwsPlace
+from stoker.backends.base.aws import PATIENCE, AwsClient, place_of
 
 AT_ONCE: Final = 100
 """Jobs of one DescribeJobs: https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html"""
@@ -15,13 +15,7 @@ class BatchClient(AwsClient):
     """The account and region that settings name."""
 
     def __init__(self, settings: BatchSettings, *, patience: float = PATIENCE) -> None:
-        place = AwsPlace(
-            title="AWS Batch",
-            region=settings.get("region", ""),
-            profile=settings.get("profile", ""),
-            endpoint_url=settings.get("endpoint_url", ""),
-        )
-        super().__init__(place, patience=patience)
+        super().__init__(place_of("AWS Batch", settings), patience=patience)
 
     def register(self, definition: Mapping[str, Any]) -> str:
         """Register a job definition; its ARN."""

@@ -5,17 +5,21 @@ Nothing is started. What may not be looked at is said, and is a problem only whe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import urllib.parse
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.aws_batch.account import Account, AwsApi, code_of, is_denied, read_account
+from stoker.backends.aws_batch.account import Account, code_of, is_denied, read_account
+from stoker.backends.aws_batch.client import BatchClient
 from stoker.backends.aws_batch.definitions import LOG_GROUP, log_group
 from stoker.backends.aws_batch.iam import TRUSTED
 from stoker.backends.aws_batch.queues import JobQueue
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import PERSON_WAITS, AwsApi, account_check
+from stoker.backends.base.backend import ProbeRequest
 from stoker.core.errors import BackendError
 from stoker.core.findings import Check
 from stoker.core.imagenames import ECR_HOST
@@ -26,15 +30,18 @@ _ECR: Final = re.compile(
 _POLICY: Final = "`stoker stacks setup batch` prints the least policy"
 
 
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """For `stoker doctor --stack`: what `checks` finds, with an answer of AWS while a person waits."""
+    settings = BatchSettings(**options)
+    with contextlib.closing(BatchClient(settings, patience=PERSON_WAITS)) as client:
+        yield from checks(client, settings, request.store)
+
+
 def checks(api: AwsApi, settings: BatchSettings, store: str) -> Iterator[Check]:
     """What a stack with these settings finds; ends at the first thing without which nothing else can be asked."""
-    try:
-        identity = api.call("sts", "get_caller_identity")
-    except BackendError as error:
-        yield Check(name="account", found="", problem=error.message, fix=error.fix)
+    yield (who := account_check(api, settings))
+    if who.problem:
         return
-    region = f", {settings.get('region')}" if settings.get("region") else ""
-    yield Check(name="account", found=f"{identity.get('Account')}{region}, as {identity.get('Arn')}")
     try:
         account = read_account(api, settings)
     except BackendError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.aws_batch.account import AwsApi, read_account
+from stoker.backends.aws_batch.account import read_account
 from stoker.backends.aws_batch.check import QUEUE, choice_of
 from stoker.backends.aws_batch.queues import JobQueue, NoQueue, queues_of_settings
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import AwsApi
 from stoker.backends.base.backend import settings_of
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, Reporter

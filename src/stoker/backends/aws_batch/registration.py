@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base import awsregions
-from stoker.backends.base.accounts import AccountModule, CloudAccounts
-from stoker.backends.base.backend import (
-    Backend,
-    FlowDecorator,
-    Preparation,
-    ProbeRequest,
-    RunningBackend,
-    Services,
-    StackSetup,
-)
+from stoker.backends.base.backend import Backend, FlowDecorator, Preparation, StackSetup, later, of_parts
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.core.findings import Check
-from stoker.core.plan import Site
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
-
-PATIENCE: Final = 10.0
-"""Seconds for an answer while a person waits."""
-
-
-def open_batch(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in one account and region."""
-    from stoker.backends.aws_batch.backend import BatchBackend
-
-    return BatchBackend(site, options)
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -72,37 +53,23 @@ def doctor() -> Iterator[Check]:
     yield reach("aws", files=files, variables=variables)
 
 
-def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
-    """The identity, the queues and what they hold, roles, the image, the artifact store and the log group."""
-    from stoker.backends.aws_batch.client import BatchClient
-    from stoker.backends.aws_batch.probe import checks
-
-    settings = BatchSettings(**options)
-    client = BatchClient(settings, patience=PATIENCE)
-    try:
-        yield from checks(client, settings, request.store)
-    finally:
-        client.close()
-
-
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """What the other settings usually are in a region."""
     from stoker.backends.aws_batch import setup
     from stoker.backends.aws_batch.client import BatchClient
+    from stoker.backends.base.aws import PERSON_WAITS
 
-    client = BatchClient(BatchSettings(region=answers["region"]), patience=PATIENCE)
-    try:
+    with contextlib.closing(BatchClient(BatchSettings(region=answers["region"]), patience=PERSON_WAITS)) as client:
         return setup.suggest(client, answers)
-    finally:
-        client.close()
 
 
 def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
     """The log group and the rights that are missing."""
     from stoker.backends.aws_batch import setup
     from stoker.backends.aws_batch.client import BatchClient
+    from stoker.backends.base.aws import PERSON_WAITS
 
-    return setup.prepare(lambda settings: BatchClient(settings, patience=PATIENCE), options, store)
+    return setup.prepare(lambda settings: BatchClient(settings, patience=PERSON_WAITS), options, store)
 
 
 SETUP: Final = StackSetup(
@@ -123,20 +90,11 @@ SETUP: Final = StackSetup(
 )
 
 
-def left() -> AccountModule:
-    """What ends the jobs and job definitions that runs left."""
-    from stoker.backends.aws_batch import leftovers
-
-    return leftovers
-
-
-ACCOUNTS: Final = CloudAccounts(left)
-
 BATCH: Final = Backend(
     name="batch",
     title="AWS Batch",
     settings=BatchSettings,
-    open=open_batch,
+    open=later("stoker.backends.aws_batch.backend:BatchBackend", takes=2),
     sends_code=True,
     unasked=("STK318",),  # of backends.aws_batch.prove, which is imported when an account is asked
     decorator=FlowDecorator(
@@ -148,11 +106,11 @@ BATCH: Final = Backend(
     puller=puller,
     parent_image=parent_image,
     doctor=doctor,
-    probe=probe,
+    probe=later("stoker.backends.aws_batch.probe:probe"),
     setup=SETUP,
-    left_jobs=ACCOUNTS.left_jobs,
-    end_left=ACCOUNTS.end_left,
-    leftovers=ACCOUNTS.leftovers,
-    end_recorded=ACCOUNTS.end_recorded,
+    left_jobs=of_parts("stoker.backends.aws_batch.leftovers:left_jobs"),
+    end_left=of_parts("stoker.backends.aws_batch.leftovers:end_left"),
+    leftovers=of_parts("stoker.backends.aws_batch.leftovers:sweep_accounts"),
+    end_recorded=later("stoker.backends.aws_batch.leftovers:end_recorded"),
     beside=beside,
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Callable, Final, Mapping
 
 from stoker.backends.aws_batch import iam
-from stoker.backends.aws_batch.account import AwsApi, is_denied, read_account
+from stoker.backends.aws_batch.account import is_denied, read_account
 from stoker.backends.aws_batch.definitions import LOG_GROUP, log_group, log_options
 from stoker.backends.aws_batch.queues import JobQueue
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import AwsApi
 from stoker.backends.base.backend import Preparation
 from stoker.core.errors import BackendError
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-from typing import Any, Final, Iterator, Mapping
+import shlex
+from typing import Any, Final, Iterator, Mapping, Protocol
 
 import attrs
 
 from stoker.backends.base.platforms import Answers, Away
 from stoker.core.errors import BackendError, UsageError, nearest
+from stoker.core.findings import Check
 
 PATIENCE: Final = 20.0
 """Seconds for one answer."""
+PERSON_WAITS: Final = 10.0
+"""The same while a person waits."""
 TRIES: Final = 4
 """How often a call is made that is throttled or gets no answer, with growing pauses.
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html"""
@@ -144,6 +148,44 @@ class AwsPlace:
     """The profile of ~/.aws; without it the environment's."""
     endpoint_url: str = ""
     """The address of the services instead of AWS's own."""
+
+
+class AwsSettings(Protocol):
+    """The settings of a backend on AWS."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or `default` where nothing was asked."""
+
+
+def place_of(title: str, settings: AwsSettings) -> AwsPlace:
+    """The account and region that settings name."""
+    words = {name: settings.get(name, "") for name in ("region", "profile", "endpoint_url")}
+    return AwsPlace(title=title, **words)
+
+
+def command_line(settings: AwsSettings) -> str:
+    """AWS's command for that account and region, as a shell takes it."""
+    words = ["aws"]
+    for name in ("profile", "region", "endpoint_url"):
+        words += [f"--{name.replace('_', '-')}", settings.get(name)] if settings.get(name) else []
+    return shlex.join(words)
+
+
+class AwsApi(Protocol):
+    """Calls AWS. A refusal is a `BackendError` with the service's own code as `code`; silence is `Away`."""
+
+    def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """The answer of an operation by its name in Python: `call("batch", "describe_jobs", jobs=[…])`."""
+
+
+def account_check(api: AwsApi, settings: AwsSettings) -> Check:
+    """Who asks AWS, and where."""
+    try:
+        identity = api.call("sts", "get_caller_identity")
+    except BackendError as error:
+        return Check(name="account", found="", problem=error.message, fix=error.fix)
+    region = f", {settings.get('region')}" if settings.get("region") else ""
+    return Check(name="account", found=f"{identity.get('Account')}{region}, as {identity.get('Arn')}")
 
 
 class AwsClient:

@@ -8,6 +8,7 @@ backend has. What only some of them can do are capabilities, each a protocol of 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from typing import (
     TYPE_CHECKING,
@@ -28,6 +29,7 @@ import attrs
 
 from stoker.core.findings import Check
 from stoker.core.identitykey import IdentityKey
+from stoker.core.plugins import resolve
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
@@ -467,6 +469,26 @@ def settings_of(step: StepPlan, kind: type[Settings], options: Mapping[str, Any]
 @functools.lru_cache(maxsize=64)
 def _settings_of(own: IdentityKey[Any], kind: type[Any], options: IdentityKey[Mapping[str, Any]]) -> Any:
     return kind(**{**options.value, **(own.value or {})})
+
+
+def later(target: str, *, takes: int | None = None) -> Callable[..., Any]:
+    """The function at `"module:function"`, for a field of `Backend`: imported when it is first called.
+
+    takes: how many of the field's arguments the function has; all of them by default.
+    """
+    return lambda *arguments: resolve(target)(*arguments[:takes])
+
+
+def of_parts(target: str, *, folder: str = "") -> Callable[..., Any]:
+    """The same for `left_jobs`, `end_left` and `leftovers`. Where no part of a stack is of the backend, and no run has
+    left this folder of the scratch folder, nothing is imported, and nothing found."""
+
+    def found(parts: Sequence[Mapping[str, Any]], where: Sweep | str, *others: Any) -> Any:
+        scratch = where.scratch if isinstance(where, Sweep) else where
+        there = parts or (folder and os.path.isdir(f"{scratch}/{folder}"))
+        return resolve(target)(parts, where, *others) if there else ()
+
+    return found
 
 
 @frozen

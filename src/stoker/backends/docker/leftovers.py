@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base.backend import LeftJob, Leftover, Sweep
-from stoker.backends.docker.engines import Engine
+from stoker.backends.docker.engines import Engine, engine_address
 from stoker.backends.docker.jobfiles import clear, job_files, labels_of, name_of, saved_results, went_well, write_result
 from stoker.backends.docker.requests import ENGINE_LABEL, HOME_LABEL, LABEL, STORE_LABEL
 from stoker.backends.docker.warm import remove_dead
@@ -39,12 +39,12 @@ _OVER: Final = frozenset({"exited", "created", "dead", "stopped", "configured", 
 _LOOK: Final = 0.2
 
 
-def sweep_engines(addresses: Iterable[str], sweep: Sweep) -> Iterator[Leftover]:
-    """What went of each kind, or would go, on these engines and on those that folders of containers name.
+def sweep_engines(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
+    """What went of each kind, or would go, on the engines of stacks and on those that folders of containers name.
 
     One that does not answer is named and left.
     """
-    engines = _addresses(addresses, sweep.scratch)
+    engines = _addresses(parts, sweep.scratch)
     needed = sweep.needed() if engines else ()
     containers = images = size = 0
     present: set[str] = set()
@@ -94,10 +94,10 @@ def sweep_folders(sweep: Sweep, present: Collection[str]) -> None:
 # What runs without a driver left
 
 
-def left_jobs(addresses: Iterable[str], scratch: str, runs: Collection[str]) -> list[LeftJob]:
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> list[LeftJob]:
     """Containers of these runs that run or have ended well, and results of containers that are gone."""
     jobs: dict[str, LeftJob] = {}
-    for address in _addresses(addresses, scratch):
+    for address in _addresses(parts, scratch):
         with contextlib.closing(Engine(address)) as engine:
             for one in _containers_of(engine, scratch, runs):
                 run, name = one["Labels"].get(f"{LABEL}.run", ""), _job_name(one, scratch)
@@ -113,13 +113,13 @@ def left_jobs(addresses: Iterable[str], scratch: str, runs: Collection[str]) -> 
     return list(jobs.values())
 
 
-def end_left(addresses: Iterable[str], scratch: str, run: str, grace: float) -> list[LeftJob]:
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> list[LeftJob]:
     """End the containers of a run that still run, all at once, and remove those that are over; results are kept.
 
     Returns those that ran.
     """
     ended = []
-    for address in _addresses(addresses, scratch):
+    for address in _addresses(parts, scratch):
         with contextlib.closing(Engine(address)) as engine:
             containers = _containers_of(engine, scratch, {run})
             for one in containers:
@@ -138,12 +138,12 @@ def end_left(addresses: Iterable[str], scratch: str, run: str, grace: float) -> 
     return ended
 
 
-def _addresses(addresses: Iterable[str], scratch: str) -> list[str]:
+def _addresses(parts: Sequence[Mapping[str, Any]], scratch: str) -> list[str]:
     """The engines of stacks, and those that ran containers whose folders are there."""
     folder = f"{scratch}/containers"
     names = os.listdir(folder) if os.path.isdir(folder) else ()
     found = [labels_of(scratch, name).get(ENGINE_LABEL, "") for name in names]
-    return list(dict.fromkeys([*addresses, *filter(None, found)]))
+    return list(dict.fromkeys([*map(engine_address, parts), *filter(None, found)]))
 
 
 def _containers_of(engine: Engine, scratch: str, runs: Collection[str]) -> list[Mapping[str, Any]]:

@@ -6,42 +6,17 @@ import os
 import shutil
 import socket
 from pathlib import Path
-from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.backend import (
-    Backend,
-    FlowDecorator,
-    LeftJob,
-    Leftover,
-    ProbeRequest,
-    RunningBackend,
-    Services,
-    Sweep,
-)
-from stoker.backends.base.beside import Beside, RunningAttempt
+from stoker.backends.base.backend import Backend, FlowDecorator, ProbeRequest, later, of_parts
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.errors import StokerError
 from stoker.core.findings import Check
-from stoker.core.plan import Site
 from stoker.core.words import memory_text
 
 ENGINES: Final = ("docker", "podman", "buildah")
 SLOW: Final = 2.0
 """Seconds after which a socket counts as not answering; one on this machine takes none."""
-
-
-def open_docker(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in containers of one engine."""
-    from stoker.backends.docker.backend import DockerBackend
-
-    return DockerBackend(site, options, services)
-
-
-def engine_address(options: Mapping[str, Any]) -> str:
-    """Where the engine is that these settings mean: images are built there."""
-    from stoker.backends.docker import engines
-
-    return engines.engine_address(options)
 
 
 def doctor() -> Iterator[Check]:
@@ -105,46 +80,12 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     yield Check(name="devices", found=", ".join(runtimes) or "no runtime for accelerators (optional)")
 
 
-def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
-    """Containers of steps that are over and images that no plan names, on the engines of all stacks."""
-    if not parts and not os.path.isdir(f"{sweep.scratch}/containers"):
-        return ()
-    from stoker.backends.docker.leftovers import sweep_engines
-
-    return sweep_engines([engine_address(part) for part in parts], sweep)
-
-
-def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
-    """Containers that runs without a driver left, and results of containers that are gone."""
-    if not parts and not os.path.isdir(f"{scratch}/containers"):
-        return ()
-    from stoker.backends.docker import leftovers as containers
-
-    return containers.left_jobs([engine_address(part) for part in parts], scratch, runs)
-
-
-def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
-    """End the containers that a run without a driver left."""
-    if not parts and not os.path.isdir(f"{scratch}/containers"):
-        return ()
-    from stoker.backends.docker import leftovers as containers
-
-    return containers.end_left([engine_address(part) for part in parts], scratch, run, grace)
-
-
-def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Beside]:
-    """The containers in which the step may be."""
-    from stoker.backends.docker.beside import places
-
-    return places(options, attempt)
-
-
 DOCKER: Final = Backend(
     name="docker",
     title="Docker",
     settings=ContainerSettings,
-    open=open_docker,
-    image_engine=engine_address,
+    open=later("stoker.backends.docker.backend:DockerBackend"),
+    image_engine=later("stoker.backends.docker.engines:engine_address"),
     doctor=doctor,
     probe=probe,
     decorator=FlowDecorator(
@@ -153,8 +94,8 @@ DOCKER: Final = Backend(
         settings=ContainerSettings,
         help="Run the step in a container: `@docker(gpu=1, network='host')`.",
     ),
-    left_jobs=left_jobs,
-    end_left=end_left,
-    leftovers=leftovers,
-    beside=beside,
+    left_jobs=of_parts("stoker.backends.docker.leftovers:left_jobs", folder="containers"),
+    end_left=of_parts("stoker.backends.docker.leftovers:end_left", folder="containers"),
+    leftovers=of_parts("stoker.backends.docker.leftovers:sweep_engines", folder="containers"),
+    beside=later("stoker.backends.docker.beside:places"),
 )

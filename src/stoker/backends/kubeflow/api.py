@@ -26,6 +26,8 @@ from stoker.core.errors import BackendError, SettingsError
 
 TIMEOUT: Final = 30.0
 """Seconds for one answer."""
+ASKED: Final = 10.0
+"""The same while a person waits."""
 API: Final = "/apis/v2beta1"
 OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 """States of a run, or a task, from which it does not come back."""

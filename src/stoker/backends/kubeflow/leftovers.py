@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Any, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import Leftover, Sweep
 from stoker.backends.kubeflow.requests import folder_of
@@ -10,7 +10,7 @@ from stoker.core.words import dashed_name
 from stoker.store import notes
 
 
-def sweep_store(sweep: Sweep) -> Iterator[Leftover]:
+def sweep_store(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """Remove the folders of runs of this database that nobody continues, and with the last of all runs the worker."""
     folder = folder_of(sweep.artifacts)
     over = {dashed_name(run) for run in sweep.ours} - {dashed_name(run) for run in sweep.kept}

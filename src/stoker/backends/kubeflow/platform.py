@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from stoker.backends.base.messages import request_digest
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.backends.kubeflow import requests
-from stoker.backends.kubeflow.api import OVER, KubeflowApi
+from stoker.backends.kubeflow.api import ASKED, OVER, KubeflowApi
 from stoker.backends.kubeflow.compile import Task
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import from_json, parse_json, to_json
@@ -495,8 +496,9 @@ class KubeflowPlatform:
         self._writer.shutdown(wait=True)
 
 
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], api: KubeflowApi) -> list[str]:
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
     """End the runs there that a driver left; returns those that were not over."""
+    api = KubeflowApi(KubeflowSettings(**options), os.environ, patience=ASKED)
     ended = []
     for id in dict.fromkeys(str(job["id"]) for job in jobs if job.get("id")):
         document = api.run(id)

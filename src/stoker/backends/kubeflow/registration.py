@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Final, Iterator, Mapping, NoReturn
 
-from stoker.backends.base.backend import Backend, Leftover, ProbeRequest, RunningBackend, Services, Sweep
+from stoker.backends.base.backend import Backend, ProbeRequest, later, of_parts
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.base.pulling import Puller
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Check
-from stoker.core.plan import Site
-
-PATIENCE: Final = 10.0
-"""Seconds for an answer while a person waits."""
-
-
-def open_kubeflow(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs the steps of one run as tasks of one pipeline."""
-    from stoker.backends.kubeflow.backend import KubeflowBackend
-
-    return KubeflowBackend(site, options)
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -36,11 +25,11 @@ def puller(options: Mapping[str, Any]) -> Puller | None:
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     """Whether the endpoint answers and lets us in."""
-    from stoker.backends.kubeflow.api import KubeflowApi
+    from stoker.backends.kubeflow.api import ASKED, KubeflowApi
 
     settings = KubeflowSettings(**options)
     try:
-        api = KubeflowApi(settings, os.environ, patience=PATIENCE)
+        api = KubeflowApi(settings, os.environ, patience=ASKED)
         health = api.health()
         version = health.get("tag_name") or health.get("commit_sha") or "of unknown version"
         found = f"Kubeflow Pipelines {version} at {api.host}"
@@ -53,23 +42,6 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
         yield Check(name="kubeflow", found=found)
     except (BackendError, SettingsError) as error:
         yield Check(name="kubeflow", found="no answer", problem=error.message, fix=error.fix)
-
-
-def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
-    """Orders and results of runs that nobody continues, in the artifact store."""
-    if not parts:
-        return ()
-    from stoker.backends.kubeflow.leftovers import sweep_store
-
-    return sweep_store(sweep)
-
-
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """End runs that a driver left at the endpoint."""
-    from stoker.backends.kubeflow import platform
-    from stoker.backends.kubeflow.api import KubeflowApi
-
-    return platform.end_recorded(options, jobs, KubeflowApi(KubeflowSettings(**options), os.environ, patience=PATIENCE))
 
 
 def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
@@ -86,11 +58,11 @@ KUBEFLOW: Final = Backend(
     name="kubeflow",
     title="Kubeflow",
     settings=KubeflowSettings,
-    open=open_kubeflow,
+    open=later("stoker.backends.kubeflow.backend:KubeflowBackend", takes=2),
     sends_code=True,
     puller=puller,
     probe=probe,
-    leftovers=leftovers,
-    end_recorded=end_recorded,
+    leftovers=of_parts("stoker.backends.kubeflow.leftovers:sweep_store"),
+    end_recorded=later("stoker.backends.kubeflow.platform:end_recorded"),
     beside=beside,
 )

@@ -5,27 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.backend import Backend, ProbeRequest, RunningBackend, Services
+from stoker.backends.base.backend import Backend, ProbeRequest, later
 from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
 from stoker.backends.local.settings import LocalSettings, local_capacity
 from stoker.core.errors import UsageError
 from stoker.core.findings import Check
-from stoker.core.plan import Site
 from stoker.core.words import memory_text
-
-
-def open_local(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in processes of this machine."""
-    from stoker.backends.local.backend import LocalBackend
-
-    return LocalBackend(site, options, services)
-
-
-def open_inline(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in the driver's own process."""
-    from stoker.backends.local.inline import InlineBackend
-
-    return InlineBackend(site, options, services)
 
 
 def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Beside]:
@@ -61,9 +46,11 @@ LOCAL: Final = Backend(
     name="local",
     title="Local",
     settings=LocalSettings,
-    open=open_local,
+    open=later("stoker.backends.local.backend:LocalBackend"),
     room=local_capacity,
     probe=probe,
     beside=beside,
 )
-INLINE: Final = Backend(name="inline", title="Inline", settings=LocalSettings, open=open_inline)
+INLINE: Final = Backend(
+    name="inline", title="Inline", settings=LocalSettings, open=later("stoker.backends.local.inline:InlineBackend")
+)

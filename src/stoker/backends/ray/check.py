@@ -6,6 +6,7 @@ waits for ever there, without a word.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
@@ -182,11 +183,11 @@ def has_other_place(step: StepPlan, options: Mapping[str, Any], jobs: Jobs, avoi
     return all(finding.level != "error" for finding in findings)
 
 
-def probe(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Check]:
+def probe(options: Mapping[str, Any]) -> Iterator[Check]:
     """What a cluster with these settings says of itself, for `stoker doctor --stack`."""
     jobs = None
     try:
-        jobs = Jobs(RaySettings(**options), environment)
+        jobs = Jobs(RaySettings(**options), os.environ)
         version, nodes, python = str(jobs.version().get("ray_version", "")), jobs.nodes(), jobs.python()
     except BackendError as error:
         yield Check(name="dashboard", found="", problem=error.message, fix=error.fix)

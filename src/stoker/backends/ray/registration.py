@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, ProbeRequest, RunningBackend, Services, Sweep
-from stoker.backends.base.nodes import PlatformNode
+from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, Sweep, later
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.findings import Check
-from stoker.core.plan import Site
-
-if TYPE_CHECKING:
-    from stoker.backends.base.beside import Beside, RunningAttempt
-
-
-def open_ray(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs on one Ray cluster."""
-    from stoker.backends.ray.backend import RayBackend
-
-    return RayBackend(site, options)
 
 
 def doctor() -> Iterator[Check]:
@@ -27,13 +15,6 @@ def doctor() -> Iterator[Check]:
     from stoker.backends.base.reaching import reach
 
     yield reach("ray", variables=("RAY_ADDRESS",))
-
-
-def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
-    """Whether the dashboard answers, which Ray and Python the cluster has, and its nodes."""
-    from stoker.backends.ray.check import probe as probe_cluster
-
-    return probe_cluster(options, os.environ)
 
 
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
@@ -46,32 +27,11 @@ def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Left
     return sweep_folders([(None, own)], sweep)
 
 
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """End jobs that a driver left on the cluster."""
-    from stoker.backends.ray import platform
-
-    return platform.end_recorded(options, jobs)
-
-
-def nodes(options: Mapping[str, Any]) -> Sequence[PlatformNode]:
-    """The nodes of the cluster that are alive."""
-    from stoker.backends.ray import nodelist
-
-    return nodelist.nodes(options)
-
-
-def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterable[Beside]:
-    """The nodes of a running attempt."""
-    from stoker.backends.ray.beside import places
-
-    return places(options, attempt)
-
-
 RAY: Final = Backend(
     name="ray",
     title="Ray",
     settings=RaySettings,
-    open=open_ray,
+    open=later("stoker.backends.ray.backend:RayBackend", takes=2),
     sends_code=True,
     decorator=FlowDecorator(
         name="ray",
@@ -80,9 +40,9 @@ RAY: Final = Backend(
         help="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
     ),
     doctor=doctor,
-    probe=probe,
-    nodes=nodes,
+    probe=later("stoker.backends.ray.check:probe", takes=1),
+    nodes=later("stoker.backends.ray.nodelist:nodes"),
     leftovers=leftovers,
-    end_recorded=end_recorded,
-    beside=beside,
+    end_recorded=later("stoker.backends.ray.platform:end_recorded"),
+    beside=later("stoker.backends.ray.beside:places"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, Iterator, Mapping
 
+from stoker.backends.base.aws import command_line
 from stoker.backends.base.byhand import document_lines, file_lines, input_lines, needs_command, stop, subshell
 from stoker.backends.sagemaker.requests import DOCUMENT, JOB, TOKEN_TAG, WORKER, programs
 from stoker.backends.sagemaker.settings import SagemakerSettings
@@ -19,10 +20,7 @@ def script(job: Job, request: Mapping[str, Any], *, settings: SagemakerSettings)
 def _lines(job: Job, request: Mapping[str, Any], settings: SagemakerSettings) -> Iterator[str]:
     yield from input_lines(job.key, request["document"]["entries"][0]["job"]["inputs"])
     yield needs_command("aws", "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html")
-    words = ["aws"]
-    for option, name in (("--profile", "profile"), ("--region", "region"), ("--endpoint-url", "endpoint_url")):
-        words += [option, settings.get(name)] if settings.get(name) else []
-    aws = shlex.join(words)
+    aws = command_line(settings)
     sent = request["job"]
     worker, folder = sent["Environment"][WORKER], sent["Environment"][JOB]
     if worker:

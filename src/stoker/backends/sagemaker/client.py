@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.aws import PATIENCE, AwsClient, AwsError, AwsPlace, moment
+from stoker.backends.base.aws import PATIENCE, AwsClient, AwsError, moment, place_of
 from stoker.backends.sagemaker.settings import SagemakerSettings
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
@@ -17,13 +17,7 @@ class SagemakerClient(AwsClient):
     """The account and region that settings name."""
 
     def __init__(self, settings: SagemakerSettings, *, patience: float = PATIENCE) -> None:
-        place = AwsPlace(
-            title="SageMaker",
-            region=settings.get("region", ""),
-            profile=settings.get("profile", ""),
-            endpoint_url=settings.get("endpoint_url", ""),
-        )
-        super().__init__(place, patience=patience)
+        super().__init__(place_of("SageMaker", settings), patience=patience)
 
     def create(self, request: Mapping[str, Any]) -> None:
         """Start a training job. One whose name there is already counts as started: names follow from what is asked."""

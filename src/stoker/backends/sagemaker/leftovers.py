@@ -18,7 +18,7 @@ ASKED: Final = 5.0
 """Seconds for an answer while a person waits."""
 
 
-def left_jobs(parts: Sequence[Mapping[str, Any]], runs: Collection[str]) -> Iterator[LeftJob]:
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterator[LeftJob]:
     """The jobs of runs that go on, and those that went well."""
     for client in _accounts(parts):
         for run in runs:
@@ -28,7 +28,7 @@ def left_jobs(parts: Sequence[Mapping[str, Any]], runs: Collection[str]) -> Iter
                     yield LeftJob(run=run, name=str(row["TrainingJobName"]), running=running)
 
 
-def end_left(parts: Sequence[Mapping[str, Any]], run: str) -> Iterator[LeftJob]:
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterator[LeftJob]:
     """End the jobs of a run that go on."""
     for client in _accounts(parts):
         for name in list(client.live(run_prefix(run))):

@@ -5,11 +5,14 @@ Nothing is started.
 
 from __future__ import annotations
 
-from typing import Final, Iterator
+import contextlib
+from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.aws_batch.account import AwsApi, is_denied
+from stoker.backends.aws_batch.account import is_denied
 from stoker.backends.aws_batch.probe import image_check, role_check, store_check
-from stoker.backends.base.backend import Preparation
+from stoker.backends.base.aws import PERSON_WAITS, AwsApi, account_check
+from stoker.backends.base.backend import Preparation, ProbeRequest
+from stoker.backends.sagemaker.client import SagemakerClient
 from stoker.backends.sagemaker.rights import TRUSTED, policies_text
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.errors import BackendError
@@ -18,15 +21,18 @@ from stoker.core.findings import Check
 POLICY: Final = "`stoker stacks setup sagemaker` prints the least policy where one is missing"
 
 
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """For `stoker doctor --stack`: what `checks` finds, with an answer of AWS while a person waits."""
+    settings = SagemakerSettings(**options)
+    with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
+        yield from checks(client, settings, request.store)
+
+
 def checks(api: AwsApi, settings: SagemakerSettings, store: str) -> Iterator[Check]:
     """What a stack with these settings finds; ends at the first thing without which nothing else can be asked."""
-    try:
-        identity = api.call("sts", "get_caller_identity")
-    except BackendError as error:
-        yield Check(name="account", found="", problem=error.message, fix=error.fix)
+    yield (who := account_check(api, settings))
+    if who.problem:
         return
-    region = f", {settings.get('region')}" if settings.get("region") else ""
-    yield Check(name="account", found=f"{identity.get('Account')}{region}, as {identity.get('Arn')}")
     try:
         api.call("sagemaker", "list_training_jobs", MaxResults=1)
     except BackendError as error:

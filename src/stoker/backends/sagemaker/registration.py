@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
 from stoker.backends.base import awsregions
-from stoker.backends.base.accounts import AccountModule, CloudAccounts
 from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
     FlowDecorator,
     Preparation,
-    ProbeRequest,
-    RunningBackend,
-    Services,
     StackSetup,
+    later,
+    of_parts,
 )
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.sagemaker.settings import SagemakerSettings
-from stoker.core.findings import Check
-from stoker.core.plan import Site
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
-
-PATIENCE: Final = 10.0
-"""Seconds for an answer while a person waits."""
-
-
-def open_sagemaker(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs in one account and region."""
-    from stoker.backends.sagemaker.backend import SagemakerBackend
-
-    return SagemakerBackend(site, options)
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -64,19 +51,6 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     )
 
 
-def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
-    """The identity, training jobs, the role, the image and the artifact store."""
-    from stoker.backends.sagemaker.client import SagemakerClient
-    from stoker.backends.sagemaker.probe import checks
-
-    settings = SagemakerSettings(**options)
-    client = SagemakerClient(settings, patience=PATIENCE)
-    try:
-        yield from checks(client, settings, request.store)
-    finally:
-        client.close()
-
-
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """Nothing is usual: roles and images are each account's own."""
     return {"profile": "", "role": "", "image": ""}
@@ -84,15 +58,13 @@ def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
 
 def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
     """The rights that are missing."""
+    from stoker.backends.base.aws import PERSON_WAITS
     from stoker.backends.sagemaker import probe as sagemakerprobe
     from stoker.backends.sagemaker.client import SagemakerClient
 
     settings = SagemakerSettings(**options)
-    client = SagemakerClient(settings, patience=PATIENCE)
-    try:
+    with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
         return sagemakerprobe.prepare(client, settings, store)
-    finally:
-        client.close()
 
 
 SETUP: Final = StackSetup(
@@ -111,20 +83,11 @@ SETUP: Final = StackSetup(
 )
 
 
-def left() -> AccountModule:
-    """What ends the training jobs that runs left."""
-    from stoker.backends.sagemaker import leftovers
-
-    return leftovers
-
-
-ACCOUNTS: Final = CloudAccounts(left)
-
 SAGEMAKER: Final = Backend(
     name="sagemaker",
     title="SageMaker",
     settings=SagemakerSettings,
-    open=open_sagemaker,
+    open=later("stoker.backends.sagemaker.backend:SagemakerBackend", takes=2),
     sends_code=True,
     decorator=FlowDecorator(
         name="sagemaker",
@@ -135,11 +98,11 @@ SAGEMAKER: Final = Backend(
     ),
     puller=puller,
     parent_image=parent_image,
-    probe=probe,
+    probe=later("stoker.backends.sagemaker.probe:probe"),
     setup=SETUP,
-    left_jobs=ACCOUNTS.left_jobs,
-    end_left=ACCOUNTS.end_left,
-    leftovers=ACCOUNTS.leftovers,
-    end_recorded=ACCOUNTS.end_recorded,
+    left_jobs=of_parts("stoker.backends.sagemaker.leftovers:left_jobs"),
+    end_left=of_parts("stoker.backends.sagemaker.leftovers:end_left"),
+    leftovers=of_parts("stoker.backends.sagemaker.leftovers:sweep_accounts"),
+    end_recorded=later("stoker.backends.sagemaker.leftovers:end_recorded"),
     beside=beside,
 )

@@ -13,7 +13,7 @@ from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.errors import BackendError
 
 
-def left_jobs(parts: Sequence[Mapping[str, Any]], runs: Collection[str]) -> Iterator[LeftJob]:
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterator[LeftJob]:
     """Clusters and managed jobs of runs; results lie in the artifact store."""
     for _, names in _machines(parts):
         for run in runs:
@@ -21,7 +21,7 @@ def left_jobs(parts: Sequence[Mapping[str, Any]], runs: Collection[str]) -> Iter
                 yield LeftJob(run=run, name=name, running=True)
 
 
-def end_left(parts: Sequence[Mapping[str, Any]], run: str) -> Iterator[LeftJob]:
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterator[LeftJob]:
     """Take down what a run has left."""
     for sky, names in _machines(parts):
         mine = _of_run(names, run)

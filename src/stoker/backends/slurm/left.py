@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from typing import Any, Callable, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import LeftJob
+from stoker.backends.base.backend import LeftJob, Leftover, Sweep
+from stoker.backends.base.jobfolders import sweep_folders
 from stoker.backends.base.logins import Login, login
 from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import read_result
@@ -83,12 +85,22 @@ def end_jobs(machine: Login, folder: str, grace: float) -> list[LeftJob]:
     return ended
 
 
-def is_queued(settings: SlurmSettings, place: str) -> bool:
+def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
+    """Job folders in this machine's scratch folder, and on the clusters of all stacks."""
+    local_folder = f"{sweep.scratch}/slurm"
+    places: list[tuple[str | None, str]] = [(None, local_folder)] if os.path.isdir(local_folder) else []
+    for options in parts:
+        settings = SlurmSettings(**options)
+        places.append((settings.get("host"), settings.folder_in(sweep.scratch)))
+    return sweep_folders(places, sweep, left=left_of, end=lambda machine, run: end_jobs(machine, run, 0.0))
+
+
+def has_driver(options: Mapping[str, Any], place: str) -> bool:
     """Whether a job waits or runs, which `detach` named; true where that names none. `Away` where nobody answers."""
     match = re.search(r"job (\d+)", place)
     if match is None:
         return True
-    machine = login(settings.get("host"))
+    machine = login(SlurmSettings(**options).get("host"))
     try:
         return _goes_on(Controller(machine, patience=ASKED).rows([match[1]]), match[1])
     finally:
