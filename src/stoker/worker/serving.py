@@ -137,7 +137,7 @@ def serve(
 def _variables() -> dict[bytes, bytes]:
     """A copy of the environment. It is taken after every step, and `os.environb` itself runs code of Python's for each
     variable, of which a cluster's job has hundreds: this is the dict that it keeps them in."""
-    return dict(os.environb._data)  # type: ignore[attr-defined]
+    return dict(getattr(os.environb, "_data", os.environb))
 
 
 def _output() -> list[tuple[int, int] | None]:
