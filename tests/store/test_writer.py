@@ -197,6 +197,9 @@ def test_a_damaged_line_ends_a_journal_and_another_version_is_refused(
     assert "its last 2 entries are left out" in caplog.text
     assert entry.batch.outputs == [list(columns) for columns in step_batch("running", 0).outputs]
     assert entry.batch.events == step_batch("running", 0).events
+    damaged = Path(journal.path).read_bytes()
+    journal.delete()
+    assert not journal.exists() and Path(f"{journal.path}.damaged").read_bytes() == damaged, "nobody else has it"
     newer = lines[0][9:-1].replace(b'"version":1', b'"version":2')
     Path(journal.path).write_bytes(b"%08x %s\n" % (zlib.crc32(newer), newer))
     with pytest.raises(StoreError, match="has version 2"):

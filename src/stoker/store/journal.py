@@ -46,6 +46,7 @@ class RunJournal:
 
     def __init__(self, home: str, run: str) -> None:
         self.path = os.path.join(home, "journals", file_name(run) + ".jsonl")
+        self._damaged = False
 
     def append(self, entry: JournalEntry) -> None:
         """Add an entry; it is on the disk when this returns. `StoreError` where the disk does not take it."""
@@ -80,6 +81,7 @@ class RunJournal:
             if checksum != b"%08x" % zlib.crc32(text):
                 left = len(lines) - 1 - len(entries)
                 log.warning("the journal %s is damaged: its last %d entries are left out", self.path, left)
+                self._damaged = True
                 break
             document = json.loads(text, object_hook=_bytes_of)
             if document["version"] != VERSION:
@@ -96,9 +98,13 @@ class RunJournal:
         return os.path.exists(self.path)
 
     def delete(self) -> None:
-        """Remove the file: the database has all of it, or will take none of it."""
+        """Remove the file: the database has all of it, or will take none of it. One that was found to be damaged is
+        kept beside, since nobody else has what is in it."""
         try:
-            os.unlink(self.path)
+            if self._damaged:
+                os.replace(self.path, f"{self.path}.damaged")
+            else:
+                os.unlink(self.path)
         except FileNotFoundError:
             pass
 
