@@ -185,7 +185,8 @@ def test_memory_is_a_minimum_and_the_smallest_that_fits_is_taken() -> None:
     silent = (attrs.evolve(machine("1xGB10")[0], memory=0),)
     assert not impossible(claim(memory=128 * GB), silent) and impossible(claim(memory=129 * GB), silent)
     unknown = (attrs.evolve(silent[0], model="GPU of tomorrow"),)
-    assert not impossible(claim(), unknown) and impossible(claim(memory=GB), unknown)
+    assert not impossible(claim(memory=GB), unknown), "what nobody tells refuses nothing"
+    assert impossible(claim(memory=GB, share=True), unknown), "and is no part of it that is free"
 
 
 def test_slices_are_devices_of_their_own() -> None:
