@@ -26,8 +26,12 @@ ROWS: Final[Mapping[str, tuple[str, int, int]]] = {
     "one more element of a fan-out": ("fan_out", 100, 500),
 }
 """row → the shape of `benchmarks.counted`, and two sizes, whose difference is what one more costs; 0 is no run"""
-UNSTEADY: Final = frozenset({("fan_out", "SQL statements"), ("fan_out", "bytes"), ("start", "C calls")})
-"""What follows the moments at which results come, more than the code: not in the ledger."""
+UNSTEADY: Final = frozenset(
+    {("fan_out", "SQL statements"), ("fan_out", "bytes"), ("start", "C calls"), ("start", "bytes")}
+)
+"""What follows the moments at which results come, or the length of a folder's name, more than the code: left out."""
+PYTHON: Final = (3, 11)
+"""The version whose calls the ledger counts: another one's standard library makes others."""
 
 Numbers = dict[str, dict[str, float]]
 """row → `"driver C calls"` and its like → for one more step, or for the whole"""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from benchmarks import ledger
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info[:2] != ledger.PYTHON, reason="the ledger counts the calls of another Python")
 def test_no_step_costs_more_than_the_ledger_says() -> None:
     found = ledger.measure_all()
     for _ in range(3):
