@@ -262,16 +262,15 @@ GRAPH = (
             **put(flow(), '\nif __name__ == "__main__":\n    F()', ""),
             "s.py": "@@\n\nif __name__ == '__main__':\n    F()\n",
         },
-        call="python s.py show",
+        call="python s.py check",
         entries=(
             ("exec(compile(open('f.py').read(), 'nowhere', 'exec'))", "define the flow in a file", "from f import F"),
+            (
+                "del __file__\nexec(compile(open('f.py').read(), 'f.py', 'exec'))",
+                "put it into a file",
+                "from f import F",
+            ),
         ),
-    ),
-    Group(
-        name="flow's place",
-        files={"f.py": flow()["f.py"].replace("class F(", "@@class F(")},
-        call="python f.py check",
-        entries=(),
     ),
     Group(
         name="flow's options of a step",
@@ -392,9 +391,8 @@ RUNNING = (
     ),
     Group(
         name="flow outside a step",
-        files={"f.py": flow()["f.py"].replace("    F()", "    @@F()").replace("pass", "print(self.index)")},
+        files={"f.py": flow()["f.py"].replace("    F()", "    @@F()").replace("pass\n\nif", "print(self.index)\n\nif")},
         call="python f.py run",
-        code=1,
         entries=(("print(F(use_cli=False).index)\n    ", "use it in a step", ""),),
     ),
     Group(
@@ -402,11 +400,10 @@ RUNNING = (
         files={
             "f.py": flow()["f.py"]
             .replace("    F()", "    @@F()")
-            .replace("pass", "print(current.run_id)")
+            .replace("pass\n\nif", "print(current.run_id)\n\nif")
             .replace("import FlowSpec", "import current, FlowSpec")
         },
         call="python f.py run",
-        code=1,
         entries=(("print(current.parameters)\n    ", "read it inside a step", ""),),
     ),
     Group(
@@ -438,6 +435,15 @@ OF_ONES_OWN = (
             ),
             ("yield 5", "yield nothing, a function to call instead, or a dict to skip the step", "yield"),
             ("if 0: yield", "yield once; to skip the step: yield USER_SKIP_STEP", "yield USER_SKIP_STEP"),
+        ),
+    ),
+    Group(
+        name="flow's own generator",
+        files=decorated(
+            "@own", "@user_step_decorator\ndef own(step_name, flow, inputs=None, attributes=None):\n    @@"
+        ),
+        call="python f.py run",
+        entries=(
             (
                 "pass",
                 "write `def name(step_name, flow, inputs=None, attributes=None):` with one yield",
@@ -454,10 +460,19 @@ OF_ONES_OWN = (
     ),
     Group(
         name="flow's decorator below",
-        files=put(decorated("@@", "class Own(UserStepDecorator):\n    pass"), "@@\n    @step\n", "@@\n"),
+        files=put(
+            decorated("@step\n    @own", "import functools\n\ndef own(method):\n    @@"),
+            "@own\n    @step",
+            "@own",
+        ),
         call="python f.py show",
-        code=1,
-        entries=(("@step\n    @Own()", "put the other decorator above @step", "@Own()\n    @step"),),
+        entries=(
+            (
+                "return functools.partial(method)",
+                "let it be a method, or what functools.wraps makes of one",
+                "@functools.wraps(method)\n    def call(*inputs):\n        return method(*inputs)\n    return call",
+            ),
+        ),
     ),
     Group(
         name="flow's attached decorator",
@@ -670,9 +685,9 @@ DECORATORS = (
             ("@conda(channels='x')", "write channels=['x']", "@conda(channels=['x'])"),
             ("@slurm\n    @kubernetes", "keep one of the two decorators", "@slurm"),
             (
-                "@resources(accelerators='H100')\n    @kubernetes(accelerators='A100')",
+                "@resources(gpu_vendor='amd')\n    @kubernetes(gpu_vendor='nvidia')",
                 "say it once",
-                "@resources(accelerators='H100')\n    @kubernetes",
+                "@resources(gpu_vendor='amd')\n    @kubernetes",
             ),
         ),
     ),
@@ -735,7 +750,7 @@ CHECKPOINTS = (
                 "current.checkpoint.save('x')",
             ),
             (
-                "current.checkpoint.save('x', storage_format='tar')",
+                "current.checkpoint.save('x', storage_format='zip')",
                 'leave it out: files are kept as they are ("files")',
                 "current.checkpoint.save('x')",
             ),
@@ -755,7 +770,6 @@ CHECKPOINTS = (
         name="checkpoints of a task",
         files={"s.py": "from stoker.flow import Checkpoint\n\nprint(Checkpoint().list(@@))\n"},
         call="python s.py",
-        code=1,
         entries=(
             ("", 'name one: Checkpoint().list(task="Flow/run/step/task")', 'task="Flow/run/step/task"'),
             ("task='Flow/run'", 'write "Flow/run/step/task"', 'task="Flow/run/step/task"'),
@@ -808,7 +822,6 @@ COMMANDS = (
         name="flow's run",
         files=flow(),
         call="python f.py @@",
-        code=4,
         entries=(
             ("resume", "name one: --origin-run-id RUN", "run; python f.py resume start --origin-run-id latest"),
             ("run; python f.py dump other", "write dump RUN/STEP", "run; python f.py dump latest/start"),
@@ -865,7 +878,6 @@ SPINS = (
         name="flow's run that came not so far",
         files=flow(next="self.next(self.a)", more=AFTER.replace("self.next", "@@; self.next")),
         call=f"{RUN}resume; python f.py spin end",
-        code=4,
         entries=(("1 / 0", "`resume` the run", "pass"),),
     ),
     Group(
@@ -873,7 +885,7 @@ SPINS = (
         files=ARTIFACTS,
         call=f"{RUN}spin end --artifacts-module art.py",
         entries=(
-            ("ARTIFACTS = {'next': 1}", "leave it out", "ARTIFACTS = {'x': 1}"),
+            ("ARTIFACTS = {'_transition': 1}", "leave it out", "ARTIFACTS = {'x': 1}"),
             ("1 / 0", "mend the module", "ARTIFACTS = {'x': 1}"),
             ("x = 1", 'write a Python file with ARTIFACTS = {"name": value}', 'ARTIFACTS = {"x": 1}'),
         ),
@@ -904,7 +916,6 @@ SPINS = (
             more=WAYS,
         ),
         call="python f.py @@",
-        code=4,
         entries=(
             (
                 "run; python f.py spin b",
@@ -937,10 +948,8 @@ CLIENT = (
         files={
             **flow(),
             "c.py": "from stoker.flow import *\n@@\n",
-            "r.py": "from stoker.flow import *\nrunner = Runner('f.py', show_output=False)\nrun = runner.run()\n@@\nrunner.cleanup()\n",
         },
         call="python f.py run; python c.py",
-        code=1,
         entries=(
             ("namespace('user:nobody'); Flow('F')", "namespace(None) looks everywhere", "namespace(None); Flow('F')"),
             (
@@ -963,13 +972,92 @@ CLIENT = (
             **flow(),
             "r.py": "from stoker.flow import *\nrunner = Runner('f.py', show_output=False)\nprint(@@)\nrunner.cleanup()\n",
         },
-        call="python f.py run; python r.py",
-        code=1,
+        call="python r.py",
         entries=(
             ("runner.run(size=3).run", "look at .stderr", "runner.run().run"),
-            ("runner.spin('start').task", "spin(…, persist=True)", "runner.spin('start', persist=True).task"),
+            (
+                "runner.run(), runner.spin('start').task",
+                "spin(…, persist=True)",
+                "runner.run(), runner.spin('start', persist=True).task",
+            ),
             ("runner.run().read_output('log')", 'write "stdout" or "stderr"', 'runner.run().read_output("stderr")'),
             ("Runner('f.py', profile='here')", "name a stack: Runner(…, stack='NAME')", "Runner('f.py', stack='here')"),
+        ),
+    ),
+)
+
+RANKS = {
+    **put(
+        flow(above="@torchrun\n    @deepspeed\n    @mpi", next="@@; self.next(self.end)"),
+        "import threading",
+        "import os, sys\nfrom stoker.flow import current",
+    ),
+    "t.py": "",
+    "bad.py": "raise SystemExit(3)\n",
+    "bin/mpirun": '#!/bin/sh\necho "mpirun (Open MPI) 5.0.11"\n',
+    **dict.fromkeys(
+        (
+            "torch/__init__.py",
+            "torch/distributed/__init__.py",
+            "deepspeed/__init__.py",
+            "deepspeed/launcher/__init__.py",
+        ),
+        "",
+    ),
+    "torch/distributed/run.py": "import runpy, sys\nrunpy.run_path(sys.argv[-1])\n",
+    "deepspeed/launcher/launch.py": "",
+}
+"""A flow that starts ranks, and stand-ins for the launchers that start them."""
+LAUNCHES = (
+    Group(
+        name="flow's ranks",
+        files=RANKS,
+        call="python f.py run",
+        code=1,
+        env={"PATH": "bin"},
+        entries=(
+            (
+                "current.torch.run('t.py', deepspeed_args={'max_restarts': 0})",
+                "write torchrun_args",
+                "current.torch.run('t.py', torchrun_args={'max_restarts': 0})",
+            ),
+            (
+                "current.torch.run('t.py', torchrun_args=['max_restarts'])",
+                "write --option=value; the script's own are entrypoint_args",
+                "current.torch.run('t.py', torchrun_args=['--max-restarts=0'])",
+            ),
+            (
+                "current.torch.run('t.py', torchrun_args='--max-restarts=0')",
+                "write ['--max-restarts=0']",
+                "current.torch.run('t.py', torchrun_args=['--max-restarts=0'])",
+            ),
+            ("current.torch.run('bad.py')", "see its log", "current.torch.run('t.py')"),
+            (
+                "sys.modules['torch'] = None; current.torch.run('t.py')",
+                "pip install torch",
+                "current.torch.run('t.py')",
+            ),
+            (
+                "sys.modules['deepspeed'] = None; current.deepspeed.run('t.py')",
+                "pip install 'stoker[deepspeed]'",
+                "current.deepspeed.run('t.py')",
+            ),
+            ("current.mpi.broadcast_file('x')", "make it before", "Path('x').touch(); current.mpi.broadcast_file('x')"),
+            (
+                "current.mpi.run('t.py')",
+                "install it",
+                "os.chmod('bin/mpirun', 0o755); current.mpi.run('t.py')",
+            ),
+            (
+                "os.chmod('bin/mpirun', 0o755); current.mpi.run()",
+                'write program="./hello", or a script',
+                "os.chmod('bin/mpirun', 0o755); current.mpi.run(program=\"./hello\")",
+            ),
+            (
+                "os.chmod('bin/mpirun', 0o755); current.mpi.run('t.py', args=['-np', 'all'])",
+                "write -np 4",
+                "os.chmod('bin/mpirun', 0o755); current.mpi.run('t.py', args=['-np', '4'])",
+            ),
         ),
     ),
 )
@@ -993,5 +1081,6 @@ GROUPS: tuple[Group, ...] = (
     *COMMANDS,
     *SPINS,
     *CLIENT,
+    *LAUNCHES,
     *MIGRATION,
 )
