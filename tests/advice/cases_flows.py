@@ -245,12 +245,6 @@ GRAPH = (
         ),
     ),
     Group(
-        name="flow's meeting",
-        files=flow(next="self.next(self.a, self.b)", more=JOIN.replace("(self, inputs)", "(@@)")),
-        call="python f.py show",
-        entries=(("self", "write `def j(self, inputs):`", "self, inputs"),),
-    ),
-    Group(
         name="flow's last step",
         files=put(flow(), "def end(", "def @@("),
         call="python f.py show",
@@ -265,8 +259,18 @@ GRAPH = (
         call="python s.py check",
         entries=(
             ("exec(compile(open('f.py').read(), 'nowhere', 'exec'))", "define the flow in a file", "from f import F"),
+        ),
+    ),
+    Group(
+        name="flow of no file",
+        files={
+            **put(flow(), '\nif __name__ == "__main__":\n    F()', ""),
+            "s.py": "@@\n\nif __name__ == '__main__':\n    F()\n",
+        },
+        call="python s.py run",
+        entries=(
             (
-                "del __file__\nexec(compile(open('f.py').read(), 'f.py', 'exec'))",
+                "del __file__; exec(compile(open('f.py').read(), 'f.py', 'exec'))",
                 "put it into a file",
                 "from f import F",
             ),
@@ -391,20 +395,24 @@ RUNNING = (
     ),
     Group(
         name="flow outside a step",
-        files={"f.py": flow()["f.py"].replace("    F()", "    @@F()").replace("pass\n\nif", "print(self.index)\n\nif")},
+        files={
+            "f.py": flow()["f.py"]
+            .replace("    F()", "    @@\n    F()")
+            .replace("pass\n\nif", "print(self.index)\n\nif")
+        },
         call="python f.py run",
-        entries=(("print(F(use_cli=False).index)\n    ", "use it in a step", ""),),
+        entries=(("print(F(use_cli=False).index)", "use it in a step", "pass"),),
     ),
     Group(
         name="flow's current",
         files={
             "f.py": flow()["f.py"]
-            .replace("    F()", "    @@F()")
+            .replace("    F()", "    @@\n    F()")
             .replace("pass\n\nif", "print(current.run_id)\n\nif")
             .replace("import FlowSpec", "import current, FlowSpec")
         },
         call="python f.py run",
-        entries=(("print(current.parameters)\n    ", "read it inside a step", ""),),
+        entries=(("print(current.parameters)", "read it inside a step", "pass"),),
     ),
     Group(
         name="flow's page",
@@ -450,6 +458,17 @@ OF_ONES_OWN = (
                 "yield",
             ),
         ),
+    ),
+    Group(
+        name="flow's own decorator before nodes",
+        files=put(
+            decorated("@own", "@user_step_decorator\ndef own(step_name, flow, inputs=None, attributes=None):\n    @@"),
+            "self.next(self.end)\n\n    \n",
+            f"self.next(self.a, num_parallel=1)\n\n    {EACH.strip()}\n",
+        ),
+        call="python f.py run",
+        code=1,
+        entries=(("yield USER_SKIP_STEP", 'yield {"num_parallel": 4}', 'yield {"num_parallel": 1}'),),
     ),
     Group(
         name="flow's own decorator's words",
@@ -618,10 +637,7 @@ VALUES = (
         files={**flow(member="config = Config('config')"), "c.json": "{}"},
         call="python f.py check",
         env={"STOKER_FLOW_CONFIG": "@@"},
-        entries=(
-            ("c.json", "write STOKER_FLOW_CONFIG='{\"NAME\": …}'", '{"config": "c.json"}'),
-            ("[1]", "write STOKER_FLOW_CONFIG='{\"NAME\": …}'", '{"config": "c.json"}'),
-        ),
+        entries=(("c.json", "write STOKER_FLOW_CONFIG='{\"NAME\": …}'", '{"config": "c.json"}'),),
     ),
     Group(
         name="flow's variable for production",
@@ -685,9 +701,9 @@ DECORATORS = (
             ("@conda(channels='x')", "write channels=['x']", "@conda(channels=['x'])"),
             ("@slurm\n    @kubernetes", "keep one of the two decorators", "@slurm"),
             (
-                "@resources(gpu_vendor='amd')\n    @kubernetes(gpu_vendor='nvidia')",
+                "@resources(accelerators='H100')\n    @batch(trainium=1)",
                 "say it once",
-                "@resources(gpu_vendor='amd')\n    @kubernetes",
+                "@batch(trainium=1)",
             ),
         ),
     ),
@@ -926,7 +942,7 @@ SPINS = (
     ),
     Group(
         name="flow's spin of a node",
-        files=flow(next="self.next(self.a, num_parallel=2)", more=EACH),
+        files=flow(next="self.next(self.a, num_parallel=1)", more=EACH),
         call=f"{RUN}spin @@",
         entries=(("latest/a/a[0]", "spin all of them: spin", "latest/a/a"),),
     ),
@@ -988,7 +1004,7 @@ CLIENT = (
 
 RANKS = {
     **put(
-        flow(above="@torchrun\n    @deepspeed\n    @mpi", next="@@; self.next(self.end)"),
+        flow(above="@torchrun\n    @accelerate\n    @mpi", next="@@; self.next(self.end)"),
         "import threading",
         "import os, sys\nfrom stoker.flow import current",
     ),
@@ -999,13 +1015,13 @@ RANKS = {
         (
             "torch/__init__.py",
             "torch/distributed/__init__.py",
-            "deepspeed/__init__.py",
-            "deepspeed/launcher/__init__.py",
+            "accelerate/__init__.py",
+            "accelerate/commands/__init__.py",
         ),
         "",
     ),
     "torch/distributed/run.py": "import runpy, sys\nrunpy.run_path(sys.argv[-1])\n",
-    "deepspeed/launcher/launch.py": "",
+    "accelerate/commands/launch.py": "",
 }
 """A flow that starts ranks, and stand-ins for the launchers that start them."""
 LAUNCHES = (
@@ -1017,7 +1033,7 @@ LAUNCHES = (
         env={"PATH": "bin"},
         entries=(
             (
-                "current.torch.run('t.py', deepspeed_args={'max_restarts': 0})",
+                "current.torch.run('t.py', accelerate_args={'max_restarts': 0})",
                 "write torchrun_args",
                 "current.torch.run('t.py', torchrun_args={'max_restarts': 0})",
             ),
@@ -1038,15 +1054,15 @@ LAUNCHES = (
                 "current.torch.run('t.py')",
             ),
             (
-                "sys.modules['deepspeed'] = None; current.deepspeed.run('t.py')",
-                "pip install 'stoker[deepspeed]'",
-                "current.deepspeed.run('t.py')",
+                "sys.modules['accelerate'] = None; current.accelerate.run('t.py')",
+                "pip install 'stoker[accelerate]'",
+                "current.accelerate.run('t.py')",
             ),
             ("current.mpi.broadcast_file('x')", "make it before", "Path('x').touch(); current.mpi.broadcast_file('x')"),
             (
-                "current.mpi.run('t.py')",
+                "current.mpi.cc([])",
                 "install it",
-                "os.chmod('bin/mpirun', 0o755); current.mpi.run('t.py')",
+                "os.chmod('bin/mpirun', 0o755); os.link('bin/mpirun', 'bin/mpicc'); current.mpi.cc([])",
             ),
             (
                 "os.chmod('bin/mpirun', 0o755); current.mpi.run()",
