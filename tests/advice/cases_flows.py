@@ -110,6 +110,25 @@ if __name__ == "__main__":
     F()
 """
 )
+GO = """
+    @step
+    def go(self):
+        self.next(self.a, foreach='items')
+"""
+LATE = """
+class M(FlowMutator):
+    def @@(self, flow):
+        flow.add_parameter('x', Parameter('x', default=3))
+
+@M
+class F("""
+RUNNER = """
+from stoker.flow import *
+
+runner = Runner('f.py', show_output=False)
+print(@@)
+runner.cleanup()
+"""
 ARTIFACTS = {**flow(next="self.x = 1; self.next(self.end)"), "art.py": "@@\n"}
 
 
@@ -334,8 +353,7 @@ RUNNING = (
             (
                 "self.next(self.a, foreach='items')",
                 "go another way by a switch",
-                "self.some = bool(self.items)\n        self.next({True: self.go, False: self.end}, condition='some')"
-                "\n\n    @step\n    def go(self):\n        self.next(self.a, foreach='items')",
+                f"self.some = False\n        self.next({{True: self.go, False: self.end}}, condition='some')\n{GO}",
             ),
         ),
     ),
@@ -556,11 +574,7 @@ OF_ONES_OWN = (
     ),
     Group(
         name="flow's late mutator",
-        files=put(
-            flow(),
-            "class F(",
-            "class M(FlowMutator):\n    def @@(self, flow):\n        flow.add_parameter('x', Parameter('x', default=3))\n\n@M\nclass F(",
-        ),
+        files=put(flow(), "class F(", LATE),
         call="python f.py check",
         entries=(("mutate", "move it there", "pre_mutate"),),
     ),
@@ -609,9 +623,9 @@ VALUES = (
                 "size = Parameter('size', default=lambda context: 'a', type=str)",
             ),
             (
-                "config = Config('config', default_value='{}')\n    rate = Parameter('rate', default=config.rate)",
+                "config = Config('c', default_value='{}')\n    r = Parameter('r', default=config.rate)",
                 "see the config's file",
-                "config = Config('config', default_value='{\"rate\": 1}')\n    rate = Parameter('rate', default=config.rate)",
+                "config = Config('c', default_value='{\"rate\": 1}')\n    r = Parameter('r', default=config.rate)",
             ),
         ),
     ),
@@ -984,10 +998,7 @@ CLIENT = (
     ),
     Group(
         name="flow's runner",
-        files={
-            **flow(),
-            "r.py": "from stoker.flow import *\nrunner = Runner('f.py', show_output=False)\nprint(@@)\nrunner.cleanup()\n",
-        },
+        files={**flow(), "r.py": RUNNER},
         call="python r.py",
         entries=(
             ("runner.run(size=3).run", "look at .stderr", "runner.run().run"),
