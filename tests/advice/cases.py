@@ -20,8 +20,9 @@ class Group:
 
     name: str
     files: Mapping[str, str]
-    """`@@` stands where cases differ; in `call`, too."""
+    """`@@` stands where cases differ; in `call` and in `env`, too."""
     call: str
+    """Several have "; " between them: the last one is it, and may stand on what those before it left."""
     code: int = 2
     """How the call ends with the mistake; it ends with 0 without."""
     env: Mapping[str, str] = attrs.field(factory=dict)
@@ -45,7 +46,9 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Every case."""
-    for group in GROUPS:
+    from tests.advice import cases_flows  # made of what is here
+
+    for group in (*GROUPS, *cases_flows.GROUPS):
         for wrong, fix, right in group.entries:
             yield Case(group, wrong, fix or right, right)
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 PRELOADED = (
     *("stoker.cli.main", "stoker.cli.plan", "stoker.cli.run", "stoker.run.driver", "stoker.run.session", "stoker.flow"),
     *("stoker.plan.planner", "stoker.plan.mainblock", "stoker.backends.local.backend", "stoker.client.client"),
+    *("stoker.flows.cli", "stoker.flows.cli_show", "stoker.flows.spin"),
 )
 
 
@@ -65,9 +66,9 @@ class Door:
 def _serve() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
-    config = importlib.import_module("stoker.config")
-    for name in config.__all__:
-        getattr(config, name)
+    for module in map(importlib.import_module, ("stoker.config", "stoker.flow")):
+        for name in module.__all__:
+            getattr(module, name)
     for line in sys.stdin:
         call = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

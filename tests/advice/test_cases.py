@@ -28,13 +28,14 @@ def door(_strange_home: Path) -> Iterator[Door]:
 
 
 def call(door: Door, case: Case, text: str, folder: Path) -> Said:
-    """Write the program with a text in its gap, and make the call."""
+    """Write the program with a text in its gap, and make the calls; how the last one ended."""
     for name, program in case.group.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(program.lstrip("\n").replace("@@", text), encoding="utf-8")
-    argv = shlex.split(case.group.call.replace("@@", text))
-    return door.call(argv, folder, {**os.environ, **case.group.env})
+    env = {name.replace("@@", text): value.replace("@@", text) for name, value in case.group.env.items()}
+    calls = case.group.call.replace("@@", text).split("; ")
+    return [door.call(shlex.split(one), folder, {**os.environ, **env}) for one in calls][-1]
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)

@@ -180,6 +180,8 @@ def _check(flow: FlowDefinition, request: RunRequest) -> int:
 
     steps = flow.graph.steps
     echo(f"{flow.name}: {len(steps)} steps, from '{flow.graph.start}' to '{flow.graph.end}'")
+    if flow.project is not None:
+        echo(f"project {flow.project.name}, branch {flow.project.branch}")
     # Parameters that must be given are not what is checked.
     required = [one for one in parameters_of(flow.kind).values() if one.required and one.name not in request.parameters]
     values = {one.name: _sample_value(one) for one in required}

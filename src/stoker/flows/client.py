@@ -68,11 +68,12 @@ class Flow:
         self._client = Client()
         self.id = pathspec
         if next(_runs(self._client, pathspec, ()), None) is None:
-            names = {run.pipeline for run in self._client.runs()}
-            where = f" in namespace '{get_namespace()}'" if get_namespace() else ""
+            names = {run.pipeline for run in self._client.runs()} - {pathspec}
+            current_namespace = get_namespace()
+            where = f" in namespace '{current_namespace}'" if current_namespace else ""
             raise NotFound(
                 f"there is no run of a flow '{pathspec}'{where}{nearest(pathspec, names)}",
-                fix="namespace(None) looks everywhere",
+                fix="namespace(None) looks everywhere" if current_namespace else "",
             )
 
     @property
