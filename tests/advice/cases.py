@@ -44,8 +44,10 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Every case."""
-    for group in GROUPS:
+    """Every case, those of the modules beside this one, too."""
+    from tests.advice import cases_core
+
+    for group in (*GROUPS, *cases_core.GROUPS):
         for wrong, fix, right in group.entries:
             yield Case(group, wrong, fix or right, right)
 
