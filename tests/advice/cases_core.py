@@ -27,6 +27,16 @@ if __name__ == "__main__":
     sys.argv = ["stoker", *shlex.split('''@@''')]
     main()
 """
+ALONE = """
+from stoker import context
+from stoker.config import *
+
+def alone():
+    if context.world_size > 1:
+        import torch.distributed as ranks
+
+        ranks.init_process_group("gloo", rank=0, world_size=1, store=ranks.HashStore())
+"""
 WORK = """
 import sys
 from typing import Any
@@ -83,6 +93,121 @@ if __name__ == "__main__":
     step = run.steps["a"]
     @@
 """
+RUNS = """
+import contextlib, os, sys, shutil
+from pathlib import Path
+from t import p
+
+home = Path(os.environ["STOKER_HOME"])
+
+def stoker(*words):
+    from stoker.cli.main import main
+
+    sys.argv = ["stoker", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+
+def lose():
+    shutil.rmtree(home / "artifacts")
+
+if __name__ == "__main__":
+    @@
+"""
+COMMANDS = """
+import shlex, sys
+from stoker import pipeline, step
+from stoker.cli.main import main
+from stoker.config import *
+
+@step(resources=ResourceSettings(gpu_count=1))
+def b(x: int) -> int:
+    return x
+
+@step
+def c() -> int:
+    return 1
+
+@pipeline
+def p():
+    b.map([1, 2])
+
+@pipeline
+def q():
+    b.map([1, 2])
+    c()
+
+if __name__ == "__main__":
+    first, second, third = p(), q(), q()
+    words = '''@@'''.replace("{first}", first.id).replace("{second}", second.id)
+    sys.argv = ["stoker", *shlex.split(words)]
+    main()
+"""
+WAITS = """
+import time
+from pathlib import Path
+from stoker import pipeline, step
+
+@step(cache=False)
+def a() -> bytes:
+    Path("began").touch()
+    while not Path("go").exists():
+        time.sleep(0.1)
+    return b"a" * 100_000
+
+@pipeline
+def p():
+    a()
+"""
+GOES_ON = """
+import contextlib, subprocess, sys, time
+from pathlib import Path
+from stoker.client import Client
+
+def cancel():
+    with contextlib.suppress(Exception):
+        run.cancel(now=True)
+        run.wait()
+
+if __name__ == "__main__":
+    Path("began").unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-m", "stoker", "run", "t.py", "--detach"], check=True, capture_output=True)
+    while not Path("began").exists():
+        time.sleep(0.1)
+    client = Client()
+    run = client.run("latest")
+    try:
+        @@
+    finally:
+        cancel()
+"""
+FAILS = """
+import contextlib, sys
+from pathlib import Path
+from stoker import pipeline, step
+from stoker.cli.main import main
+
+@step
+def a() -> str:
+    return Path("there").read_text()
+
+@pipeline
+def p():
+    a()
+
+def stoker(*words):
+    sys.argv = ["stoker", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+
+if __name__ == "__main__":
+    @@
+"""
 TAKES = """
 from stoker import pipeline, step
 
@@ -127,8 +252,10 @@ GROUPS: tuple[Group, ...] = (
             (
                 "launch=Accelerate(use_parallelism_config=True), resources=ResourceSettings(gpu_count=2)",
                 'write use_fsdp=True and fsdp_version="2"',
-                'launch=Accelerate(use_parallelism_config=True, use_fsdp=True, fsdp_version="2"), '
-                "resources=ResourceSettings(gpu_count=2)",
+                (
+                    'launch=Accelerate(use_parallelism_config=True, use_fsdp=True, fsdp_version="2"), '
+                    "resources=ResourceSettings(gpu_count=2)"
+                ),
             ),
             (
                 "launch=Torchrun(nproc_per_node=4), resources=ResourceSettings(gpu_count=2)",
@@ -346,9 +473,14 @@ GROUPS: tuple[Group, ...] = (
     ),
     Group(
         name="definition of a step",
-        files={"s.py": DEFINED},
+        files={"s.py": "from stoker.integrations.huggingface import run_with_accelerate\n" + DEFINED},
         call="stoker plan s.py:p",
         entries=(
+            (
+                "@step(launch='torchrun')\n@run_with_accelerate\ndef g():\n    return 1",
+                "keep one of the two",
+                "@step\n@run_with_accelerate\ndef g():\n    return 1",
+            ),
             (
                 "@step\ndef g() -> tuple[Annotated[int, ''], int]:\n    return 1, 1",
                 'write Annotated[…, "name"]',
@@ -526,6 +658,217 @@ GROUPS: tuple[Group, ...] = (
                 "list(run.steps['b'].logs(attempt=1))",
                 "ask for an attempt of one: step[0].logs(…)",
                 "list(run.steps['b'][0].logs(attempt=1))",
+            ),
+        ),
+    ),
+    Group(
+        name="commands after a run",
+        files={"s.py": COMMANDS},
+        call="python s.py",
+        env={"STOKER_SIMULATE": "2xH100"},
+        entries=(
+            ("logs latest b --attempt 1", 'stoker logs latest "b[0]" …', 'logs latest "b[0]" --attempt 1'),
+            ("report latest b --gpu", 'stoker report latest "b[0]" --gpu', 'report latest "b[0]" --gpu'),
+            ("why latest c --against {first}", "name another one: --against RUN", "why latest c --against {second}"),
+        ),
+    ),
+    Group(
+        name="run that goes on",
+        files={"s.py": GOES_ON, "t.py": WAITS},
+        call="python s.py",
+        code=1,
+        entries=(
+            ("client.delete(run)", " first", "cancel(); client.delete(run)"),
+            ("run.end_left_jobs()", "stoker cancel", "cancel(); run.end_left_jobs()"),
+            (
+                "run.steps['a'].output",
+                "run.wait() until it is there",
+                "Path('go').touch(); run.wait(); run.steps['a'].output",
+            ),
+        ),
+    ),
+    Group(
+        name="run that failed",
+        files={"s.py": FAILS},
+        call="python s.py",
+        code=1,
+        entries=(
+            (
+                "p()",
+                "STEP; stoker resume",
+                "contextlib.suppress(Exception).__enter__(); Path('there').touch(); stoker('logs', 'latest', 'a'); stoker('resume', 'latest')",
+            ),
+        ),
+    ),
+    Group(
+        name="card",
+        files={"x.png": "GIF89a"} | flow(above="@card", next="current.card.append(@@); self.next(self.end)"),
+        call="python f.py run",
+        code=1,
+        entries=(
+            ("'text'", 'write Markdown("…")', "Markdown('text')"),
+            ("Image(b'no picture')", "read a file's bytes", "Image(Path(__file__).with_name('x.png').read_bytes())"),
+            ("Image('x.png')", "read a file's bytes", "Image(Path(__file__).with_name('x.png').read_bytes())"),
+            ("Image(b'GIF89a' + b' ' * 30_000_000)", "make it smaller", "Image(b'GIF89a')"),
+            ("Table([1])", "write Table([[1, 2], [3, 4]], ['a', 'b'])", "Table([[1, 2], [3, 4]], ['a', 'b'])"),
+            ("ProgressBar(max='many')", "write a number", "ProgressBar(max=3)"),
+            ("ProgressBar(max=float('nan'))", "write a number", "ProgressBar(max=3)"),
+            ("Frame('a' * 30_000_000)", "show less of it", "Frame('a' * 3_000)"),
+        ),
+    ),
+    Group(
+        name="plan with settings",
+        files={"s.py": STEP.replace("@@", "resources=ResourceSettings(memory='900TB')")},
+        call="stoker plan s.py @@",
+        code=3,
+        entries=(("", "--set steps.a.resources.memory=", "--set steps.a.resources.memory=1GB"),),
+    ),
+    Group(
+        name="plugin",
+        files={
+            "s.py": "import sys\nsys.argv = ['stoker', 'plan', 't.py', '--set', 'steps.a.launch=mine']\n"
+            "from stoker.cli.main import main\nmain()\n",
+            "t.py": STEP.replace("@@", ""),
+            "good.py": "from stoker.launchers.command import LAUNCHER\n",
+            "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
+            "mine-1.0.dist-info/entry_points.txt": "[stoker.launchers]\nmine = @@\n",
+        },
+        call="python s.py",
+        entries=(
+            ("nowhere:LAUNCHER", "mend or uninstall the package 'mine'", "stoker.launchers.torchrun:LAUNCHER"),
+            (
+                "json:loads",
+                "let the entry point in the group 'stoker.launchers' name",
+                "stoker.launchers.torchrun:LAUNCHER",
+            ),
+        ),
+    ),
+    Group(
+        name="package that is missing",
+        files={
+            "s.py": "import sys\n@@\nsys.argv = ['stoker', 'migrate', 't.py']\nfrom stoker.cli.main import main\nmain()\n",
+            "t.py": "print(1)\n",
+        },
+        call="python s.py",
+        code=4,
+        entries=(("sys.modules['libcst'] = None", "pip install 'stoker[migrate]'", "import libcst"),),
+    ),
+    Group(
+        name="call in a script",
+        files={"s.py": PIPELINE + "@pipeline(dynamic=True)\ndef p():\n    @@\n\nif __name__ == '__main__':\n    p()\n"},
+        call="python s.py",
+        entries=(("list(one.submit())", "iterate over .result()", "list(numbers.submit().result())"),),
+    ),
+    Group(
+        name="call outside a pipeline",
+        files={"s.py": PIPELINE + "if __name__ == '__main__':\n    @@\n"},
+        call="python s.py",
+        entries=(("one.submit()", "call the step like a function", "one()"),),
+    ),
+    Group(
+        name="script with options of its own",
+        files={
+            "s.py": "import argparse\n" + TWO.partition("@pipeline\ndef q")[0] + "\nif __name__ == '__main__':\n"
+            "    parser = argparse.ArgumentParser()\n    parser.add_argument('--name')\n    parser.parse_args()\n    p()\n"
+        },
+        call="stoker plan s.py @@",
+        entries=(("--name x", "write the script's own behind `--`: FILE -- --name …", "-- --name x"),),
+    ),
+    Group(
+        name="commands",
+        files={"s.py": RUNS, "t.py": WAITS, "stoker.toml": "[stacks.x]\nartifact_store = '${BUCKET}'\n"},
+        call="python s.py",
+        entries=(
+            (
+                "stoker('stacks', 'setup', 'local')",
+                "then call `stoker doctor --stack NAME`",
+                "Path('stoker.toml').write_text('[stacks.y]\\norchestrator = { flavor = \"local\" }'); stoker('doctor', '--stack', 'y')",
+            ),
+            (
+                "stoker('plan', 't.py', '--stack', 'x')",
+                "set it",
+                "os.environ['BUCKET'] = 'here'; stoker('plan', 't.py', '--stack', 'x')",
+            ),
+            (
+                "os.mkdir('a'); os.chdir('a'); os.rmdir('../a'); stoker('stacks')",
+                "cd to a folder that does",
+                "os.chdir('/'); stoker('stacks')",
+            ),
+        ),
+    ),
+    Group(
+        name="doctor",
+        files={"s.py": RUNS, "t.py": WAITS, "go": ""},
+        call="python s.py",
+        code=4,
+        entries=(
+            (
+                "Path('stoker.toml').write_text('[stacks.x]\\nartifact_store = 3'); stoker('doctor')",
+                "correct the file",
+                "Path('stoker.toml').write_text('[stacks.x]\\nartifact_store = \"a\"'); stoker('doctor')",
+            ),
+            ("home.mkdir(mode=0o755); stoker('doctor')", "chmod 700", "home.chmod(0o700); stoker('doctor')"),
+            (
+                "os.environ['STOKER_HOME'] = 's.py/home'; stoker('doctor')",
+                "set STOKER_HOME to a folder of yours",
+                "os.environ['STOKER_HOME'] = 'home'; stoker('doctor')",
+            ),
+            (
+                "p(); lose(); stoker('doctor')",
+                "`stoker store check --repair`, then run the pipelines again",
+                "with contextlib.suppress(SystemExit):\n        stoker('store', 'check', '--repair')\n    p(); stoker('doctor')",
+            ),
+            (
+                "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); stoker('stacks')",
+                "write to another place",
+                "stoker('stacks')",
+            ),
+        ),
+    ),
+    Group(
+        name="keyring",
+        files={
+            "s.py": "@@\n"
+            + WORK.replace("    @@\n", "")
+            .replace("def a()", "def a(x: str)")
+            .replace("    a()", "    a(Secret.keyring('here', 'me'))")
+        },
+        call="python s.py",
+        code=3,
+        env={"PYTHON_KEYRING_BACKEND": "keyrings.alt.file.PlaintextKeyring"},
+        entries=(
+            (
+                "import keyring",
+                "keyring set SERVICE USER, for here/me",
+                "import keyring\nkeyring.set_password('here', 'me', 'x')",
+            ),
+            (
+                "import keyring\nkeyring.set_keyring(keyring.backends.fail.Keyring())",
+                "unlock it, or set one up: keyring diagnose",
+                "import keyring\nkeyring.set_password('here', 'me', 'x')",
+            ),
+            (
+                "import sys\nsys.modules['keyring'] = None",
+                "pip install 'stoker[keyring]'",
+                "import keyring\nkeyring.set_password('here', 'me', 'x')",
+            ),
+        ),
+    ),
+    Group(
+        name="ranks that run",
+        files={"s.py": ALONE + WORK.replace("    @@\n", "    alone()\n").replace("@step", "@step(launch=@@)")},
+        call="python s.py",
+        code=1,
+        entries=(
+            (
+                "Command(['env', 'RANK=x', 'WORLD_SIZE=2'])",
+                "leave RANK as the launcher sets it",
+                "Command(['env', 'A=x'])",
+            ),
+            (
+                "Torchrun(nproc_per_node=2, outputs='main')",
+                "say one_world=False in the launch",
+                "Torchrun(nproc_per_node=2, one_world=False)",
             ),
         ),
     ),
