@@ -696,7 +696,7 @@ GROUPS: tuple[Group, ...] = (
             (
                 "p()",
                 "STEP; stoker resume",
-                "contextlib.suppress(Exception).__enter__(); Path('there').touch(); stoker('logs', 'latest', 'a'); stoker('resume', 'latest')",
+                "Path('there').touch(); stoker('logs', 'latest', 'a'); stoker('resume', 'latest')",
             ),
         ),
     ),
@@ -746,7 +746,8 @@ GROUPS: tuple[Group, ...] = (
     Group(
         name="package that is missing",
         files={
-            "s.py": "import sys\n@@\nsys.argv = ['stoker', 'migrate', 't.py']\nfrom stoker.cli.main import main\nmain()\n",
+            "s.py": "import sys\n@@\nsys.argv = ['stoker', 'migrate', 't.py']\n"
+            "from stoker.cli.main import main\nmain()\n",
             "t.py": "print(1)\n",
         },
         call="python s.py",
@@ -769,7 +770,8 @@ GROUPS: tuple[Group, ...] = (
         name="script with options of its own",
         files={
             "s.py": "import argparse\n" + TWO.partition("@pipeline\ndef q")[0] + "\nif __name__ == '__main__':\n"
-            "    parser = argparse.ArgumentParser()\n    parser.add_argument('--name')\n    parser.parse_args()\n    p()\n"
+            "    parser = argparse.ArgumentParser()\n    parser.add_argument('--name')\n"
+            "    parser.parse_args()\n    p()\n"
         },
         call="stoker plan s.py @@",
         entries=(("--name x", "write the script's own behind `--`: FILE -- --name …", "-- --name x"),),
@@ -782,7 +784,10 @@ GROUPS: tuple[Group, ...] = (
             (
                 "stoker('stacks', 'setup', 'local')",
                 "then call `stoker doctor --stack NAME`",
-                "Path('stoker.toml').write_text('[stacks.y]\\norchestrator = { flavor = \"local\" }'); stoker('doctor', '--stack', 'y')",
+                (
+                    "Path('stoker.toml').write_text('[stacks.y]\\norchestrator = { flavor = \"local\" }')\n"
+                    "    stoker('doctor', '--stack', 'y')"
+                ),
             ),
             (
                 "stoker('plan', 't.py', '--stack', 'x')",
@@ -816,7 +821,10 @@ GROUPS: tuple[Group, ...] = (
             (
                 "p(); lose(); stoker('doctor')",
                 "`stoker store check --repair`, then run the pipelines again",
-                "with contextlib.suppress(SystemExit):\n        stoker('store', 'check', '--repair')\n    p(); stoker('doctor')",
+                (
+                    "with contextlib.suppress(SystemExit):\n        stoker('store', 'check', '--repair')\n"
+                    "    p(); stoker('doctor')"
+                ),
             ),
             (
                 "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); stoker('stacks')",
