@@ -45,10 +45,10 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Every case."""
-    from tests.advice import cases_flows  # made of what is here
+    """Every case, those of the modules beside this one, too."""
+    from tests.advice import cases_core, cases_flows
 
-    for group in (*GROUPS, *cases_flows.GROUPS):
+    for group in (*GROUPS, *cases_core.GROUPS, *cases_flows.GROUPS):
         for wrong, fix, right in group.entries:
             yield Case(group, wrong, fix or right, right)
 

@@ -47,8 +47,9 @@ def advice(found: list[Site]) -> list[Advice]:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What a text looks like when it is said: anything stands for a hole, and lines may be broken."""
-    parts = (re.escape(part).replace(r"\ ", r"\s+").replace("\n", r"\s+") for part in text.split(HOLE))
+    """What a text looks like when it is said: anything stands for a hole or a field, and lines may be broken."""
+    fixed = text.replace("{name}", HOLE).split(HOLE)
+    parts = (re.escape(part).replace(r"\ ", r"\s+").replace("\n", r"\s+") for part in fixed)
     return re.compile(r".+?".join(parts), re.DOTALL)
 
 

@@ -28,6 +28,7 @@ HOW = {
     "damage": "needs a full disk, lost or changed bytes, or an older or newer store",
     "race": "needs a run or a process that ends or changes in the middle of something",
     "machine": "needs another machine, reached by SSH",
+    "system": "needs another operating system, another file system or another Python",
     "browser": "needs a browser, or a proxy in front of `stoker ui`",
 }
 """How a row was followed, or why it was not."""
