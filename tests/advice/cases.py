@@ -45,7 +45,9 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Every case."""
-    for group in GROUPS:
+    from tests.advice import cases_backends
+
+    for group in (*GROUPS, *cases_backends.GROUPS):
         for wrong, fix, right in group.entries:
             yield Case(group, wrong, fix or right, right)
 
