@@ -20,10 +20,10 @@ class Group:
 
     name: str
     files: Mapping[str, str]
-    """`@@` stands where cases differ; in `call`, too."""
+    """`@@` stands where cases differ; in `call` and in `env`, too. A file of nothing else is not there without."""
     call: str
     code: int = 2
-    """How the call ends with the mistake; it ends with 0 without."""
+    """How the call ends with the mistake; it ends with 0 without. Where that is 0, too, it says the fix no more."""
     env: Mapping[str, str] = attrs.field(factory=dict)
     entries: tuple[Entry, ...]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.advice.cases import VALUE, Group
+import sys
+from pathlib import Path
+
+from tests.advice.cases import VALUE, Group, flow
 
 BESIDE = """
 from stoker import pipeline, step
@@ -38,10 +41,531 @@ def p():
 """
 
 
+INNER = (
+    CALLED.partition("@pipeline")[0]
+    + """
+inside, outside = @@
+
+
+@pipeline(**inside)
+def inner():
+    a(1)
+
+
+@pipeline(**outside)
+def p():
+    inner()
+"""
+)
+ARCHIVE = f"""
+import os, sys, zipfile
+STEPS = {CALLED.replace("@@", "a(1)")!r}
+main, others = @@
+with zipfile.ZipFile("app.pyz", "w") as archive:
+    archive.writestr("__main__.py", main + "\\nif __name__ == '__main__': p()")
+    archive.writestr("others.py", others)
+os.execv(sys.executable, [sys.executable, "app.pyz"])
+"""
+
+
 def here(kind: str, *entries: tuple[str, str, str]) -> tuple[tuple[str, str, str], ...]:
     """Cases that are mended in the same settings, which stand in the entries without their class."""
     return tuple((f"{kind}({wrong})", fix, f"{kind}({right})") for wrong, fix, right in entries)
 
+
+ANOTHER = "3.13" if sys.version_info[:2] == (3, 12) else "3.12"
+"""A Python that is not this one."""
+WITH_UV = str(Path(sys.executable).parent)
+ARM = "manylinux_2_17_aarch64"
+LINUX = "manylinux_2_17_x86_64"
+VISION = "torch==2.4.0+cu121", "torchvision==0.19.0+{}"
+FLASH = "https://x/flash_attn-2.6.3+cu122torch{}cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+
+
+def wheel(tag: str, version: str = "1.0") -> str:
+    """Settings that install a wheel into an image with Python 3.11."""
+    return asked("python:3.11-slim", f"https://x/thing-{version}-{tag}.whl")
+
+
+def asked(parent: str, *requirements: str) -> str:
+    """Settings of an image with requirements."""
+    return f"docker=DockerSettings(parent_image={parent!r}, requirements={list(requirements)})"
+
+
+IMAGES: tuple[Group, ...] = (
+    Group(
+        name="packages of an image",
+        files={"s.py": BESIDE.replace("@@", "resources=ResourceSettings(gpu_count=1), @@")},
+        call="stoker plan s.py --with docker --simulate '1xH100;driver=580.95.05'",
+        code=3,
+        entries=(
+            (
+                asked("python:3.11-slim", "torch==2.4.0+cu124", "torchvision==0.19.0+cpu"),
+                "give both one suffix",
+                asked("python:3.11-slim", "torch==2.4.0+cu124", "torchvision==0.19.0+cu124"),
+            ),
+            (
+                asked("python:3.11-slim", "torch==2.5.1", "nvidia-cudnn-cu12==8.9.7.29"),
+                "leave nvidia-cudnn-cu12 out",
+                asked("python:3.11-slim", "torch==2.5.1"),
+            ),
+            (
+                asked("python:3.11-slim", "jax[cuda12]==0.8.0", "jax-cuda13-plugin==0.8.0"),
+                'require "jax[cuda13]" alone',
+                asked("python:3.11-slim", "jax[cuda13]==0.8.0"),
+            ),
+            (
+                asked("python:3.11-slim", "jax[cuda12]==0.6.2", "jax-cuda12-plugin==0.6.0"),
+                "require jax-cuda12-plugin==0.6.2",
+                asked("python:3.11-slim", "jax[cuda12]==0.6.2", "jax-cuda12-plugin==0.6.2"),
+            ),
+            (
+                asked("python:3.11-slim", "torch==2.4.0+cu121", "torchvision==0.19.0+cu118"),
+                "torchvision+cu121",
+                asked("python:3.11-slim", "torch==2.4.0+cu121", "torchvision==0.19.0+cu121"),
+            ),
+            (
+                asked("python:3.11-slim", "torch==2.4.0+cu121", "torchvision==0.20.0+cu121"),
+                "require torchvision==0.19.*",
+                asked("python:3.11-slim", "torch==2.4.0+cu121", "torchvision==0.19.*"),
+            ),
+            (
+                asked("python:3.11-slim", "torch==2.4.0", FLASH.format("2.3")),
+                "take its build for this torch",
+                asked("python:3.11-slim", "torch==2.4.0", FLASH.format("2.4")),
+            ),
+            (
+                asked("nvidia/cuda:12.4.1-runtime-ubuntu22.04", "cupy-cuda11x==13.3.0"),
+                "require cupy-cuda12x",
+                asked("nvidia/cuda:12.4.1-runtime-ubuntu22.04", "cupy-cuda12x==13.3.0"),
+            ),
+            (wheel("cp311-cp311-win_amd64"), "require its wheel for Linux", wheel(f"cp311-cp311-{LINUX}")),
+            (wheel(f"cp311-cp311-{ARM}"), "require its wheel for x86_64", wheel(f"cp311-cp311-{LINUX}")),
+            (wheel(f"cp310-cp310-{LINUX}"), "require the wheel for cp311", wheel(f"cp311-cp311-{LINUX}")),
+            (
+                asked("python:3.11-slim", "torch==2.5.1", "six==1.16.0", "six==1.15.0"),
+                "require one version of six",
+                asked("python:3.11-slim", "torch==2.5.1", "six==1.16.0"),
+            ),
+            (
+                asked("python:3.11-alpine", "torch==2.5.1"),
+                "take a parent image with glibc, such as python:3.11-slim",
+                asked("python:3.11-slim", "torch==2.5.1"),
+            ),
+            (
+                asked("python:3.13-slim", "torch==2.4.0"),
+                "take an image with Python 3.8 to 3.12",
+                asked("python:3.12-slim", "torch==2.4.0"),
+            ),
+            (
+                asked("python:3.11-slim", "torch==2.4.0+cu130"),
+                "write torch==2.4.0+cu124",
+                asked("python:3.11-slim", "torch==2.4.0+cu124"),
+            ),
+            (
+                asked("python:3.9-slim", "torch==2.5.1"),
+                "take an image with the client's Python",
+                "docker=DockerSettings(requirements=['torch==2.5.1'])",
+            ),
+        ),
+    ),
+    Group(
+        name="image that is another Python's",
+        files={"s.py": BESIDE},
+        call="stoker plan s.py --with docker",
+        code=0,
+        entries=(
+            (
+                f"docker=DockerSettings(parent_image='python:{ANOTHER}-slim')",
+                "take an image with Python",
+                "docker=DockerSettings()",
+            ),
+            (
+                asked("python:3.11-slim", "numpy==1.26.0"),
+                "pin the same versions in both places",
+                "docker=DockerSettings(requirements=[f'numpy=={__import__(\"numpy\").__version__}'])",
+            ),
+        ),
+    ),
+    Group(
+        name="function that is in no file",
+        files={"s.py": BESIDE.partition("@step")[0] + "@@\n\n@pipeline\ndef p():\n    a()\n"},
+        call="stoker plan s.py --with docker",
+        code=3,
+        entries=(
+            (
+                f"exec(\"@step(docker=DockerSettings(parent_image='python:{ANOTHER}-slim'))\\ndef a(): pass\")",
+                "define it in a file, or take an image with Python",
+                f"@step(docker=DockerSettings(parent_image='python:{ANOTHER}-slim'))\ndef a(): pass",
+            ),
+        ),
+    ),
+    Group(
+        name="image",
+        files={
+            "s.py": BESIDE,
+            "Dockerfile": "FROM python:3.11-slim\n",
+            "pyproject.toml": "[project]\nname = 'x'\nversion = '1'\n[project.optional-dependencies]\nmore = []\n",
+        },
+        call="stoker plan s.py --with docker",
+        code=3,
+        entries=(
+            (
+                "docker=DockerSettings(parent_image='team/image', python_version='3.12')",
+                "remove python_version",
+                "docker=DockerSettings(parent_image='team/image')",
+            ),
+            (
+                "docker=DockerSettings(accelerator='h100')",
+                "or name an image: parent_image=",
+                "docker=DockerSettings(parent_image='nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04')",
+            ),
+            (
+                "docker=DockerSettings(parent_image='python:3.11-slim', python_version='3.12')",
+                "take python:3.12-slim",
+                "docker=DockerSettings(parent_image='python:3.12-slim', python_version='3.12')",
+            ),
+            (
+                "docker=DockerSettings(parent_image='Team/Image:1')",
+                "write repository:tag, such as python:3.11-slim",
+                "docker=DockerSettings(parent_image='team/image:1')",
+            ),
+            (
+                "docker=DockerSettings(requirements=['numpy >'])",
+                "write a name such as 'numpy>=1.26'",
+                "docker=DockerSettings(requirements=['numpy>=1.26'])",
+            ),
+            (
+                "docker=DockerSettings(environment={'HF_TOKEN': 'hf_0123456789abcdef'})",
+                "give it to the step: @step(environment={…})",
+                "docker=DockerSettings(), environment={'HF_TOKEN': 'hf_0123456789abcdef'}",
+            ),
+            (
+                "docker=DockerSettings(build_context_root='.')",
+                "it is for a dockerfile= of your own",
+                "docker=DockerSettings(build_context_root='.', dockerfile='Dockerfile')",
+            ),
+            (
+                "docker=DockerSettings(build_config={'options': {'secrets': {'a b': 'Dockerfile'}}})",
+                "known: ",
+                "docker=DockerSettings(build_config={'options': {'secrets': {'netrc': 'Dockerfile'}}})",
+            ),
+            (
+                "docker=DockerSettings(required_extras=['more'], pyproject_export_command=['printf', 'six'])",
+                "name the extras in the command",
+                "docker=DockerSettings(pyproject_export_command=['printf', 'six'])",
+            ),
+            (
+                "docker=DockerSettings(dockerfile='docker/Dockerfile')",
+                "paths are seen from ",
+                "docker=DockerSettings(dockerfile='Dockerfile')",
+            ),
+            (
+                "docker=DockerSettings(pyproject_path='x/pyproject.toml')",
+                "pyproject_path= says where the project is",
+                "docker=DockerSettings(pyproject_path='pyproject.toml')",
+            ),
+            (
+                "docker=DockerSettings(parent_image='x', skip_build=True, requirements=['six'])",
+                "(requirements=None)",
+                "docker=DockerSettings(parent_image='x', skip_build=True, requirements=None)",
+            ),
+            (
+                "docker=DockerSettings(environment={'A B': '1'})",
+                "write letters, digits and _",
+                "docker=DockerSettings(environment={'A_B': '1'})",
+            ),
+            (
+                "docker=DockerSettings(parent_image='a b')",
+                "write something like 'pytorch/pytorch:2.8.0'",
+                "docker=DockerSettings(parent_image='pytorch/pytorch:2.8.0')",
+            ),
+            (
+                "docker=DockerSettings(apt_packages=['a b'])",
+                "write something like",
+                "docker=DockerSettings(apt_packages=['git'])",
+            ),
+        ),
+    ),
+    Group(
+        name="stoker.lock",
+        files={"s.py": BESIDE.replace("@@", "docker=DockerSettings()"), "stoker.lock": "@@"},
+        call="stoker plan s.py --with docker --lock=stoker.lock",
+        entries=(("no lock", "remove it, and write it again: stoker plan FILE --lock=stoker.lock", ""),),
+    ),
+    Group(
+        name="container_registry of a stack",
+        files={
+            "s.py": BESIDE.replace("@@", ""),
+            "stoker.toml": "[stacks.x]\ncontainer_registry = {uri = 'registry.example.com/team', @@}",
+        },
+        call="stoker plan s.py --stack x",
+        entries=(
+            (
+                "credential_helper = 'docker-credential ecr'",
+                'write credential_helper = "ecr-login"',
+                'credential_helper = "ecr-login"',
+            ),
+            (
+                "user = 'me', password = 'word'",
+                'write password = "secret:env:REGISTRY_PASSWORD"',
+                "user = 'me', password = \"secret:env:REGISTRY_PASSWORD\"",
+            ),
+        ),
+    ),
+)
+
+STACKS = """
+[stacks.x]
+step_operators.one = {flavor = "docker"}
+step_operators.two = {flavor = "docker"}
+[stacks.y]
+orchestrator = {flavor = "kubeflow", host = "https://x"}
+"""
+
+APART = f"@step(packages=PackageSettings(python='{ANOTHER}', environment='pypi'))\ndef a(): return 1"
+
+PLANS: tuple[Group, ...] = (
+    Group(
+        name="part of a stack",
+        files={"s.py": BESIDE, "stoker.toml": STACKS},
+        call="stoker plan s.py --stack x",
+        entries=(
+            ("step_operator=True", "name it (known: one, two)", "step_operator='one'"),
+            ("step_operator='gpu'", "write step_operators.gpu = {flavor = …}", "step_operator='one'"),
+            (
+                "settings={'step_operator': ContainerSettings(network='host')}",
+                "remove them, or give step_operator=",
+                "settings={'step_operator': ContainerSettings(network='host')}, step_operator='one'",
+            ),
+            (
+                "settings={'orchestrator.docker': {'network': 'host'}}",
+                "remove them, or use another stack (--stack)",
+                "",
+            ),
+        ),
+    ),
+    Group(
+        name="pipeline's settings of its stack",
+        files={"s.py": CALLED.replace("@@", "a(1)").replace("@pipeline", "@pipeline(@@)")},
+        call="stoker plan s.py",
+        entries=(
+            (
+                "settings={'orchestrator': {'cpus': 1}, 'orchestrator.local': {'cpus': 2}}",
+                "keep one of the two",
+                "settings={'orchestrator': {'cpus': 1}}",
+            ),
+        ),
+    ),
+    Group(
+        name="settings of an inner pipeline",
+        files={"s.py": INNER},
+        call="stoker plan s.py:p",
+        entries=(
+            (
+                "{'settings': {'orchestrator': LocalSettings(cpus=1)}}, {}",
+                "give it to the outermost @pipeline or to the stack",
+                "{}, {'settings': {'orchestrator': LocalSettings(cpus=1)}}",
+            ),
+        ),
+    ),
+    Group(
+        name="command about settings",
+        files={
+            "s.py": BESIDE.replace("@@", ""),
+            "stoker.toml": STACKS,
+            "list.yaml": "- 1",
+            "run.yaml": "parameters:",
+            "step.yaml": "steps: {a: 3}",
+            "steps.yaml": "steps: {a: {resources: {gpu_count: 0}}}",
+        },
+        call="@@",
+        entries=(
+            (
+                "stoker plan s.py --set retry=1 --set retry.times=2",
+                "remove one of the two",
+                "stoker plan s.py --set retry.times=2",
+            ),
+            (
+                "stoker plan s.py --stack x --with docker",
+                'name one: @step(step_operator="one"), or --set step_operator=one',
+                "stoker plan s.py --stack x --set step_operator=one",
+            ),
+            (
+                "stoker plan s.py --config list.yaml",
+                "write keys such as parameters:",
+                "stoker plan s.py --config run.yaml",
+            ),
+            (
+                "stoker plan s.py --config step.yaml",
+                "write steps.a.resources.gpu_count, for example",
+                "stoker plan s.py --config steps.yaml",
+            ),
+        ),
+    ),
+    Group(
+        name="step that halves",
+        files={
+            "s.py": BESIDE.replace("def a()", "def a(n)")
+            .replace("    a()", "    a(@@)")
+            .replace("asks(@@)", "asks(retry=Retry(3, on_oom='halve n'))")
+        },
+        call="stoker plan s.py",
+        entries=(("'x'", "hand a whole number over in the pipeline", "8"),),
+    ),
+    Group(
+        name="value of a step",
+        files={"s.py": "import threading\n" + CALLED.replace("@@", "a(@@)")},
+        call="stoker plan s.py",
+        entries=(("threading.Lock()", "hand over what it is made from, such as a path as text", "'lock'"),),
+    ),
+    Group(
+        name="code of a step",
+        files={
+            "s.py": "import importlib\n"
+            + CALLED.replace("@@", "a('json')")
+            .replace("@step", "@step(@@)")
+            .replace("return 1", "return importlib.import_module(x).__name__")
+        },
+        call="stoker plan s.py",
+        code=0,
+        entries=(
+            ("", "write the name out; or add cache_key=… or cache=True", "cache_key='json'"),
+            ("cache=True", "add cache_key=… or cache=False", "cache=False"),
+        ),
+    ),
+    Group(
+        name="function of a step",
+        files={
+            "s.py": "import sys, types\n"
+            + CALLED.partition("@step")[0]
+            + "A = '@step\\ndef a(): return 1'\n@@\n\n@pipeline\ndef p():\n    a()\n"
+        },
+        call="stoker plan s.py",
+        entries=(
+            (
+                "@step\ndef b():\n    return 1\na = b\n@step\ndef b():\n    return 2",
+                "give the two different names",
+                "@step\ndef b():\n    return 1\na = b\n@step\ndef c():\n    return 2",
+            ),
+            (
+                "@step\ndef b():\n    return 1\na = b\ndel b",
+                "keep the function under its own name, b",
+                "@step\ndef b():\n    return 1\na = b",
+            ),
+            (
+                "sys.modules['m'] = m = types.ModuleType('m')\nm.step = step\nexec(A, m.__dict__)\na = m.a",
+                "put it into a file",
+                "@step\ndef a():\n    return 1",
+            ),
+        ),
+    ),
+    Group(
+        name="step that reads the main block",
+        files={"s.py": CALLED.replace("return 1", "return n").replace("@@", "a(1)") + "\n@@\n    p()\n"},
+        call="python s.py",
+        code=3,
+        entries=(
+            (
+                'if __name__ == "__main__":\n    n = 1',
+                "or set it outside of the main block",
+                'n = 1\nif __name__ == "__main__":',
+            ),
+        ),
+    ),
+    Group(
+        name="archive",
+        files={"s.py": ARCHIVE},
+        call="python s.py",
+        entries=(
+            (
+                "STEPS, ''",
+                "put the steps into another module of the archive, and import it from __main__.py",
+                "'from others import p', STEPS",
+            ),
+        ),
+    ),
+    Group(
+        name="platform that must know all steps",
+        files={
+            "s.py": CALLED.replace("@@", "a(1)").replace(
+                "@pipeline", "def done():\n    pass\n\n@pipeline(on_success=done)"
+            )
+        },
+        call="stoker plan s.py@@",
+        code=3,
+        entries=((" --with kubeflow", "or run it on another stack (--stack)", ""),),
+    ),
+    Group(
+        name="platform that must know all steps of a dynamic pipeline",
+        files={
+            "s.py": CALLED.replace("@@", "a(1)").replace("@pipeline", "@pipeline(dynamic=True)"),
+            "stoker.toml": STACKS,
+        },
+        call="stoker plan s.py@@",
+        code=3,
+        entries=((" --stack y", "remove dynamic=True, or run it on another stack (--stack)", ""),),
+    ),
+    Group(
+        name="platform that must know all steps of a flow",
+        files={**flow(), "stoker.toml": STACKS},
+        call="stoker plan f.py@@",
+        code=3,
+        entries=((" --stack y", "write it as a pipeline, or run it on another stack (--stack)", ""),),
+    ),
+    Group(
+        name="usual settings",
+        files={"s.py": BESIDE.replace("@@", "docker=DockerSettings(parent_image='x', skip_build=True)")},
+        call="stoker plan s.py --with docker:host=tcp://127.0.0.1:1@@",
+        code=3,
+        entries=(("", "give what is asked for above: --with docker:FIELD=VALUE,…", ",shares_files=true"),),
+    ),
+    Group(
+        name="packages of a step",
+        files={"s.py": BESIDE.replace("@@", "packages=PackageSettings(pypi={'nothing-here': '1'})")},
+        call="stoker plan s.py@@",
+        code=3,
+        entries=(("", "or --set packages.environment=pypi", " --set packages.environment=pypi"),),
+    ),
+    Group(
+        name="packages that conda makes",
+        files={"s.py": BESIDE.replace("@@", "packages=PackageSettings(@@)")},
+        call="stoker plan s.py",
+        code=3,
+        env={"PATH": "/nowhere"},
+        entries=(
+            (
+                "conda={'nothing-here': ''}, environment='conda'",
+                "or take the packages from an index of Python's: @pypi",
+                "pypi={'nothing-here': ''}, environment='pypi'",
+            ),
+        ),
+    ),
+    Group(
+        name="Python of an environment",
+        files={"s.py": BESIDE.replace("@@", f"packages=PackageSettings(python='{ANOTHER}', environment='pypi')")},
+        call="stoker plan s.py",
+        code=3,
+        env={"PATH": "@@"},
+        entries=(("/nowhere", "install it, or pip install uv", WITH_UV),),
+    ),
+    Group(
+        name="function of an environment of another Python",
+        files={"s.py": BESIDE.partition("@step")[0] + f"A = {APART!r}\n@@\n\n@pipeline\ndef p():\n    a()\n"},
+        call="stoker plan s.py",
+        code=3,
+        env={"PATH": WITH_UV},
+        entries=(("exec(A)", "define it in a file", APART),),
+    ),
+    Group(
+        name="environment that uv makes",
+        files={"s.py": BESIDE.replace("@@", "packages=PackageSettings(pypi={'x': '1'}, environment='uv')")},
+        call="stoker plan s.py",
+        code=3,
+        env={"PATH": "@@"},
+        entries=(("/nowhere", "pip install uv, or --environment=pypi", WITH_UV),),
+    ),
+)
 
 GROUPS: tuple[Group, ...] = (
     Group(
@@ -355,4 +879,6 @@ GROUPS: tuple[Group, ...] = (
             ("SlurmSettings(options={'input': 'x'}); a('x')", "a step's inputs are its arguments", "a('x')"),
         ),
     ),
+    *IMAGES,
+    *PLANS,
 )

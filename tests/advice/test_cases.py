@@ -33,8 +33,11 @@ def call(door: Door, case: Case, text: str, folder: Path) -> Said:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(program.lstrip("\n").replace("@@", text), encoding="utf-8")
+        if program == "@@" and not text:
+            path.unlink()
     argv = shlex.split(case.group.call.replace("@@", text))
-    return door.call(argv, folder, {**os.environ, **case.group.env})
+    env = {name: value.replace("@@", text) for name, value in case.group.env.items()}
+    return door.call(argv, folder, {**os.environ, **env})
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
@@ -49,3 +52,4 @@ def test_advice_works(case: Case, door: Door, tmp_path: Path) -> None:
         assert pattern(row.advice.text).search(advice), f"the table says that it produces {row.advice}"
     mended = call(door, case, case.right, folder)
     assert mended.code == 0, mended.text
+    assert case.group.code or case.fix not in mended.text, mended.text
