@@ -20,11 +20,11 @@ class Group:
 
     name: str
     files: Mapping[str, str]
-    """`@@` stands where cases differ; in `call` and in `env`, too."""
+    """`@@` stands where cases differ; in `call` and in `env`, too. A file of nothing else is not there without."""
     call: str
     """Several have "; " between them: the last one is it, and may stand on what those before it left."""
     code: int = 2
-    """How the call ends with the mistake; it ends with 0 without."""
+    """How the call ends with the mistake; it ends with 0 without. Where that is 0, too, it says the fix no more."""
     env: Mapping[str, str] = attrs.field(factory=dict)
     entries: tuple[Entry, ...]
 
@@ -46,9 +46,9 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Every case, those of the modules beside this one, too."""
-    from tests.advice import cases_core, cases_flows
+    from tests.advice import cases_backends, cases_core, cases_flows
 
-    for group in (*GROUPS, *cases_core.GROUPS, *cases_flows.GROUPS):
+    for group in (*GROUPS, *cases_backends.GROUPS, *cases_core.GROUPS, *cases_flows.GROUPS):
         for wrong, fix, right in group.entries:
             yield Case(group, wrong, fix or right, right)
 

@@ -33,6 +33,8 @@ def call(door: Door, case: Case, text: str, folder: Path) -> Said:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(program.lstrip("\n").replace("@@", text), encoding="utf-8")
+        if program == "@@" and not text:
+            path.unlink()
     env = {name.replace("@@", text): value.replace("@@", text) for name, value in case.group.env.items()}
     calls = case.group.call.replace("@@", text).split("; ")
     return [door.call(shlex.split(one), folder, {**os.environ, **env}) for one in calls][-1]
@@ -50,3 +52,4 @@ def test_advice_works(case: Case, door: Door, tmp_path: Path) -> None:
         assert pattern(row.advice.text).search(advice), f"the table says that it produces {row.advice}"
     mended = call(door, case, case.right, folder)
     assert mended.code == 0, mended.text
+    assert case.group.code or case.fix not in mended.text, mended.text

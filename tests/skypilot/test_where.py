@@ -60,3 +60,11 @@ def test_what_each_stack_could_give(project: Any, tmp_path: Path, monkeypatch: p
     assert fits["report"]["clouds"] and fits["report"]["here"]
     [here] = [row for row in document["report"] if row["stack"] == "here"]
     assert here["text"] == "no price is known"
+
+
+def test_how_machines_get_a_login_for_a_registry_is_said(project: Any) -> None:
+    project.write({"train.py": PROGRAM})
+    image = ("--set", "docker.parent_image=registry.invalid/team/train:1", "--set", "docker.skip_build=true")
+    said = project.stoker("plan", "train.py", "--with", "skypilot", *image, code=3).stdout
+    assert "give it a login for registry.invalid by the variables SKYPILOT_DOCKER_USERNAME" in said
+    assert "SkypilotSettings(envs={…})" in said

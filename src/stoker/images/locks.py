@@ -84,7 +84,7 @@ def read_file(path: Path) -> dict[str, Lock]:
         raise SettingsError(f"{path} is no file of locks: {error}", fix=_FIX) from None
 
 
-_FIX: Final = f"write it again: stoker plan FILE --lock={PROJECT_FILE}"
+_FIX: Final = f"remove it, and write it again: stoker plan FILE --lock={PROJECT_FILE}"
 
 
 def indexes(request: LockRequest) -> str:

@@ -299,18 +299,14 @@ def with_usual_parts(stack: Stack, layers: Iterable[Layer]) -> Stack:
 
 
 def _part_of(flavor: str, stack: Stack, where: str) -> str:
-    """The name of the stack's part of a backend: the orchestrator, or a step operator."""
+    """The name of the stack's part of a backend, of which it has one: the orchestrator, or a step operator."""
     parts = [name for name, one in stack.parts.items() if one.flavor == flavor]
     if ORCHESTRATOR in parts or len(parts) == 1:
         return parts[0]
-    several = f"which several step operators of stack '{stack.name}' are: {', '.join(parts)}"
-    name = parts[0] if parts else flavor
     raise SettingsError(
-        f"it is to run on {flavor}, {several if parts else f'of which stack {stack.name!r} has none'}",
+        f"it is to run on {flavor}, which several step operators of stack '{stack.name}' are: {', '.join(parts)}",
         where=where,
-        fix=f'name one: @step(step_operator="{name}"), or --set step_operator={name}'
-        if parts
-        else f'write step_operators.{name} = {{flavor = "{flavor}"}} in [stacks.{stack.name}] of stoker.toml',
+        fix=f'name one: @step(step_operator="{parts[0]}"), or --set step_operator={parts[0]}',
     )
 
 

@@ -49,7 +49,7 @@ def pull_findings(image: str, puller: Puller, report: Reporter, questions: Quest
     from stoker.images.transport import RegistryUnreachable
 
     name = parse(image)
-    fix = puller.fix.format(registry=name.registry)
+    fix = puller.fix.replace("{registry}", name.registry)
     if puller.account is None:
         yield _not_checked(name, puller, puller.unseen, fix, report)
         return

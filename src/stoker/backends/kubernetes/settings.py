@@ -293,7 +293,9 @@ def parse_claims(value: Any) -> Any:
     pairs = parse_pairs(value)
     for claim, place in (pairs or {}).items():
         if not place.startswith("/"):
-            raise SettingsError(f"the claim '{claim}' is mounted at {place!r}, which is no full path", fix='"/data"')
+            raise SettingsError(
+                f"the claim '{claim}' is mounted at {place!r}, which is no full path", fix='write "/data"'
+            )
     return pairs
 
 

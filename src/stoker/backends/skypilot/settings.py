@@ -22,6 +22,7 @@ from stoker.core.units import (
     WHOLE_RUN,
     parse_flag,
     parse_mapping,
+    parse_number,
     parse_positive_count,
     parse_python,
     parse_text,
@@ -172,16 +173,6 @@ def parse_gigabytes(value: Any) -> Any:
     if isinstance(value, bool) or size < 1:
         raise SettingsError(f"{value!r} is no size of a disk", fix="write the number of GB, such as 256")
     return size
-
-
-def parse_cost(value: Any) -> Any:
-    """US dollars."""
-    if value is UNSET or value is None:
-        return value
-    cost = units.number(value)
-    if cost <= 0:
-        raise SettingsError(f"{value!r} is not more than 0", fix="write US dollars, such as 2.5")
-    return cost
 
 
 def parse_minutes(value: Any) -> Any:
@@ -352,9 +343,9 @@ class SkypilotSettings:
     """Further arguments of `docker run`. GPUs need none."""
     num_nodes: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
     """Machines of one step, which run it together: `resources.nodes`."""
-    max_hourly_cost: float | None = attrs.field(default=UNSET, converter=parse_cost)
+    max_hourly_cost: float | None = attrs.field(default=UNSET, converter=parse_number)
     """US dollars an hour that one step's machines may cost together; a dearer one is refused before anything starts."""
-    max_run_cost: float | None = attrs.field(default=UNSET, converter=parse_cost, metadata=WHOLE_RUN)
+    max_run_cost: float | None = attrs.field(default=UNSET, converter=parse_number, metadata=WHOLE_RUN)
     """US dollars that the run may cost at most: the sum over its steps of price, attempts and timeout. A step without a
     timeout or without a known price is refused then."""
     cluster_name: str | None = attrs.field(default=UNSET, converter=parse_cluster)
