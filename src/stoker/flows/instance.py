@@ -79,7 +79,7 @@ def step(function: Any = None, /, *, start: bool = False, end: bool = False) -> 
 
     def mark(decorated: Any) -> Any:
         if not callable(decorated) or not hasattr(inspect.unwrap(decorated), "__code__"):
-            fix = "let it be a method, or what functools.wraps makes of one"
+            fix = "let it be a method, or what functools.wraps makes of one; a mutator stands above @step"
             raise UsageError(f"@step on {decorated!r}, which is no method", where=caller(), fix=fix)
         setattr(decorated, STEP_MARK, {"start": start, "end": end})
         return decorated
