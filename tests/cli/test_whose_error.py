@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from typing import Any
 
 import pytest
+
+from stoker.core.usercode import replaced_functions
 
 STEP = """
     import json, os
@@ -85,3 +89,13 @@ def test_a_defect_of_stokers_is_a_crash(project: Any) -> None:
     assert "inside Stoker" in said and "stoker-crash" in said
     project.run("s.py", code=4)
     assert "KeyError: 'no'" in project.stoker("run", "theirs.py", code=2).stderr
+
+
+def test_whose_functions_replace_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled extension of Cython's puts functions of its own into `inspect`: they are nobody's mistake."""
+    made: dict[str, Any] = {"__name__": "inspect"}
+    exec("def cy_isgenerator(value): return False", made)
+    monkeypatch.setattr(inspect, "isgenerator", made["cy_isgenerator"])
+    assert not [text for text in replaced_functions() if text.startswith("inspect.")]
+    monkeypatch.setattr(json, "dumps", lambda value: "{}")
+    assert [text for text in replaced_functions() if text.startswith("json.dumps is <lambda> (test_whose_error.py:")]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from traceback import TracebackException
+    from types import FunctionType
 
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 """Names of the folders of installed packages."""
@@ -102,12 +103,19 @@ def replaced_functions() -> list[str]:
     replaced = []
     for name in sorted(sys.stdlib_module_names & sys.modules.keys() | {"os.path"}):
         for attribute, value in list(vars(sys.modules[name]).items()) if name != "__main__" else ():
-            if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
+            if isinstance(value, types.FunctionType) and _is_users_own(value):
                 place = f"{os.path.basename(value.__code__.co_filename)}:{value.__code__.co_firstlineno}"
                 replaced.append(f"{name}.{attribute} is {value.__name__} ({place})")
             elif type(value).__module__ == "unittest.mock" and name != "unittest.mock":
                 replaced.append(f"{name}.{attribute} is a {type(value).__name__}")
     return replaced
+
+
+def _is_users_own(function: FunctionType) -> bool:
+    """Whether a function is the user's: code in no file counts in `__main__` alone, since compiled extensions of Cython
+    put such code into `inspect`."""
+    file = function.__code__.co_filename
+    return is_user_file(file) and (not file.startswith("<") or function.__globals__.get("__name__") == "__main__")
 
 
 def replaced_text(error: BaseException, replaced: list[str]) -> str:
