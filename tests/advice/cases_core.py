@@ -726,8 +726,10 @@ GROUPS: tuple[Group, ...] = (
     Group(
         name="plugin",
         files={
-            "s.py": "import sys\nsys.argv = ['stoker', 'plan', 't.py', '--set', 'steps.a.launch=mine']\n"
-            "from stoker.cli.main import main\nmain()\n",
+            # In an interpreter of its own, which looks for parts of other distributions anew.
+            "s.py": "import subprocess, sys\ncode = 'from stoker.cli.main import main; main()'\n"
+            "words = ['plan', 't.py', '--set', 'steps.a.launch=mine']\n"
+            "sys.exit(subprocess.run([sys.executable, '-c', code, *words]).returncode)\n",
             "t.py": STEP.replace("@@", ""),
             "good.py": "from stoker.launchers.command import LAUNCHER\n",
             "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",

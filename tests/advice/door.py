@@ -66,9 +66,9 @@ class Door:
 def _serve() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
-    for module in map(importlib.import_module, ("stoker.config", "stoker.flow")):
-        for name in module.__all__:
-            getattr(module, name)
+    config = importlib.import_module("stoker.config")
+    for name in config.__all__:
+        getattr(config, name)
     for line in sys.stdin:
         call = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
