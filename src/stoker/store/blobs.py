@@ -105,7 +105,6 @@ class Blobs:
                     sums.update(part)
                     if writer is not None:
                         writer.write(part)
-                    received.wait()
                 if received.hexdigest() != digest:
                     raise self._damaged(digest, f"the bytes of {path} have the digest {received.hexdigest()}")
                 if writer is not None:

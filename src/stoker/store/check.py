@@ -12,7 +12,6 @@ import json
 import os
 import re
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping
 
@@ -22,7 +21,7 @@ from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import DamagedArtifact, StokerError, StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs, remove_tree
-from stoker.store.hashing import CHUNK, has_digest
+from stoker.store.hashing import CHUNK, file_has_digest, has_digest
 from stoker.store.store import Store
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
@@ -228,10 +227,9 @@ def _check_copies(blobs: Blobs, bad: set[str]) -> tuple[int, list[str]]:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    """Whether a file's content has a digest; every byte is read."""
+    """Whether a file can be read and its content has a digest."""
     try:
-        with path.open("rb") as file:
-            return has_digest(iter(partial(file.read, CHUNK), b""), digest)
+        return file_has_digest(str(path), digest)
     except OSError:
         return False
 
@@ -242,21 +240,21 @@ def _read(blobs: Blobs, digest: str, size: int | None) -> tuple[int, bool]:
         return 0, True  # no blob: a file that somebody put there
     total, whole = 0, True
     for pieces in blobs.copies(digest, CHUNK):
-        count = 0
-
-        def counted(pieces: Iterable[bytes]) -> Iterator[bytes]:
-            nonlocal count
-            for part in pieces:
-                count += len(part)
-                yield part
-
+        sizes: list[int] = []
         try:
-            whole = has_digest(counted(pieces), digest) and whole
+            whole = has_digest(_measured(pieces, sizes), digest) and whole
         except OSError:
             whole = False
-        total += count
-        whole = whole and size in (None, count)
+        total += sum(sizes)
+        whole = whole and size in (None, sum(sizes))
     return total, whole
+
+
+def _measured(pieces: Iterable[bytes], sizes: list[int]) -> Iterator[bytes]:
+    """The pieces, whose sizes are added to a list."""
+    for part in pieces:
+        sizes.append(len(part))
+        yield part
 
 
 def _fetched(blobs: Blobs, digest: str, size: int | None) -> bool:

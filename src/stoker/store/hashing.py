@@ -14,6 +14,7 @@ import hashlib
 import os
 import queue
 import threading
+from functools import partial
 from typing import Any, Final, Iterable, Iterator
 
 CHUNK: Final = 8 * 1024 * 1024
@@ -117,3 +118,9 @@ def has_digest(pieces: Iterable[bytes], digest: str) -> bool:
             whole.update(data)
 
     return digest in (digest_of(observed()), whole.hexdigest())
+
+
+def file_has_digest(path: str, digest: str) -> bool:
+    """Whether a file's bytes have a digest; every one is read. Raises `OSError` for one that cannot be read."""
+    with open(path, "rb", buffering=0) as file:
+        return has_digest(iter(partial(file.read, CHUNK), b""), digest)

@@ -26,7 +26,7 @@ from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import DamagedArtifact, SettingsError
 from stoker.store import notes
 from stoker.store.blobs import Blobs
-from stoker.store.hashing import CHUNK, digest_of, has_digest
+from stoker.store.hashing import CHUNK, digest_of, file_has_digest
 from stoker.store.remote import RemoteBlobs, open_remote
 
 _NODE: Final = "node-"
@@ -111,7 +111,7 @@ class Snapshots:
         with open(descriptor, "wb") as target:
             if self._remote is not None:
                 received = self._remote.get(file.digest, target.fileno())
-                if received != file.digest and not _has_digest(path, file.digest):
+                if received != file.digest and not file_has_digest(path, file.digest):
                     raise DamagedArtifact(f"{file.path} in {self.uri} is damaged", digest=file.digest)
             elif self._blobs is not None:
                 with open(self._blobs.path(file.digest, file.size), "rb") as source:
@@ -179,8 +179,3 @@ class Snapshots:
         for digest in present - needed:
             objects.delete(digest)
         self._stored = present & needed
-
-
-def _has_digest(path: str, digest: str) -> bool:
-    with open(path, "rb", buffering=0) as file:
-        return has_digest(iter(partial(file.read, CHUNK), b""), digest)
