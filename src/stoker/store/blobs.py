@@ -270,11 +270,6 @@ class Blobs:
         _unlink(self.sums_path(digest))
         return target
 
-    def quarantine_remote(self, digest: str) -> None:
-        """Move a damaged blob of the object store aside, so that the next `put` uploads it again."""
-        if self._remote is not None:
-            self._remote.quarantine(digest)
-
     @property
     def is_remote(self) -> bool:
         """Whether the local folder is a cache of an object store."""

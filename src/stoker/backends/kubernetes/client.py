@@ -10,7 +10,6 @@ import contextlib
 import functools
 import http.client
 import json
-import os
 import select
 import socket
 import ssl
@@ -669,8 +668,3 @@ def _words(text: str) -> str:
     except SettingsError:
         return text.strip()
     return str(document.get("message") or "") if isinstance(document, dict) else text.strip()
-
-
-def cluster_of(settings: KubernetesSettings, *, patience: float = TIMEOUT) -> Cluster:
-    """The client of the cluster that settings and this process's environment mean."""
-    return Cluster(settings, os.environ, patience=patience)
