@@ -182,9 +182,9 @@ def test_a_wrong_argument_is_told_at_the_decorator(script: Callable[[str], Lab],
 def train() -> int:
     return 1
 """)
-    told = lab.run("script.py", code=1)
-    assert "SettingsError" in told and words in told
-    assert f"@step(launch={launch})" in told, "the traceback ends at the line that says it"
+    told = lab.run("script.py", code=2)
+    (line,) = [at for at, text in enumerate(lab.text("script.py").splitlines(), 1) if text == f"@step(launch={launch})"]
+    assert f"error: script.py:{line}: " in told and words in told
     assert not lab.home.exists()
 
 

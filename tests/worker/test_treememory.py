@@ -23,7 +23,7 @@ import mmap
 import subprocess
 
 MB = 1_000_000
-LAST = float(os.environ.get("LAST", 1.5))  # seconds: two intervals of 0.25 s, and time for a busy machine
+LAST = float(os.environ.get("LAST", 4))  # seconds: two intervals of 0.25 s, and time for a busy machine
 
 def hold(size):
     data = bytearray(size)

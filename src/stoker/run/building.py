@@ -93,6 +93,11 @@ def not_built(builder: ImageBuilder, tag: str) -> Finding:
     return Finding(code=BUILT_ELSEWHERE, level="error", what=what, where=tag, fix=fix)
 
 
+def _push_not_checked(place: ImagePlace, where: str, error: StokerError) -> Finding:
+    what = f"not checked: whether {place.push} takes the image: {error.message}"
+    return Finding(code=PUSH_NOT_CHECKED, level="info", where=where, what=what, fix=error.fix)
+
+
 log = logging.getLogger(__name__)
 _SHOWN: Final = 5
 """Large files that are named."""
@@ -306,9 +311,7 @@ class Builder:
             )
             return findings
         except StokerError as error:
-            what = f"not checked: whether {place.push} takes the image: {error.message}"
-            where = reporter_of(step).where
-            return [Finding(code=PUSH_NOT_CHECKED, level="info", where=where, what=what, fix=error.fix)]
+            return [_push_not_checked(place, reporter_of(step).where, error)]
 
     def _push_findings(self, step: StepPlan, place: ImagePlace) -> Iterator[Finding]:
         from stoker.images.builders.base import check_options
@@ -317,23 +320,29 @@ class Builder:
         from stoker.images.transport import RegistryUnreachable
 
         where = reporter_of(step).where
-        try:
-            with self.engine_for(place) as (local_engine, environ):
-                builder = BUILDERS.load(self._builder.flavor) if self._builder is not None else None
-                if builder is not None and builder.render is not None:
-                    check_options(_build_options(step), builder)
-                    wanted = self.wanted(place, step.settings.docker, local_engine, environ)[-1]
-                    if not wanted.reference:
-                        yield attrs.evolve(not_built(builder, wanted.tag), where=where)
-                    return
-                refusal = check_push(f"{place.push}:{TAG_OF_A_CHECK}", environ)
+        with self.engine_for(place) as (local_engine, environ):
+            builder = BUILDERS.load(self._builder.flavor) if self._builder is not None else None
+            refusal = None
+            if builder is not None and builder.render is not None:
+                check_options(_build_options(step), builder)
+            else:
+                try:
+                    refusal = check_push(f"{place.push}:{TAG_OF_A_CHECK}", environ)
+                except RegistryUnreachable as error:
+                    raise NoAnswer(error.message, fix=error.fix) from None
                 if refusal is None:
                     return
+            try:
                 wanted = self.wanted(place, step.settings.docker, local_engine, environ)[-1]
-                if not wanted.reference:
-                    yield attrs.evolve(refusal, where=where)
-        except RegistryUnreachable as error:
-            raise NoAnswer(error.message, fix=error.fix) from None
+            except RegistryUnreachable as error:  # of a parent: this place has answered
+                yield _push_not_checked(place, where, error)
+                return
+            if wanted.reference:
+                return
+            if builder is not None and refusal is None:
+                refusal = not_built(builder, wanted.tag)
+            if refusal is not None:
+                yield attrs.evolve(refusal, where=where)
 
     def lock_of(self, root: Path) -> LockOf:
         """The packages to install into an image whose settings have paths below `root`."""
