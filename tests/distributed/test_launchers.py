@@ -173,7 +173,7 @@ def test_elastic_restarts_are_counted(script: Callable[[str], Lab]) -> None:
         ("Accelerate(num_processes='many')", "num_processes"),
         ("Torchrun(master_addr='10.0.0.1')", "is not yours to give"),
         ("Torchrun(nproc_per_node=2, outputs='some')", "main and all"),
-        ("plain(2, hang_after='soon')", "hang_after"),
+        ("Command(['true'], num_processes=2, hang_after='soon')", "hang_after"),
     ],
 )
 def test_a_wrong_argument_is_told_at_the_decorator(script: Callable[[str], Lab], launch: str, words: str) -> None:
@@ -183,7 +183,7 @@ def train() -> int:
     return 1
 """)
     told = lab.run("script.py", code=2)
-    (line,) = [at for at, text in enumerate(lab.text("script.py").splitlines(), 1) if text == f"@step(launch={launch})"]
+    (line,) = [at for at, text in enumerate((lab.folder / "script.py").read_text().splitlines(), 1) if text == f"@step(launch={launch})"]
     assert f"error: script.py:{line}: " in told and words in told
     assert not lab.home.exists()
 
