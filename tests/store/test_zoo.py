@@ -210,6 +210,8 @@ def _dataset(size: int) -> Any:
         lambda n: np.ones(n // 8),
         lambda n: "a" * n,
         lambda n: bytes(n),
+        lambda n: bytearray(n),
+        lambda n: {str(i) * 1000 for i in range(n // 4890)},  # a second digest, of all its items
         lambda n: [f'"{i}", [{{é,' * 100 + "😀" for i in range(n // 5000)],  # four bytes a character
         lambda n: {"a": np.ones(n // 8)},
         lambda n: Holder(np.ones(n // 8)),
@@ -217,7 +219,7 @@ def _dataset(size: int) -> Any:
         lambda n: {"a": {1, 2}, "b": np.ones(n // 8)},  # a second digest
         _dataset,
     ],
-    ids=["array", "text", "bytes", "texts", "dict", "object", "lambda", "set", "dataset"],
+    ids=["array", "text", "bytes", "bytearray", "set of texts", "texts", "dict", "object", "lambda", "set", "dataset"],
 )
 def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs: Blobs) -> None:
     value, size = make(100_000_000), 100_000_000

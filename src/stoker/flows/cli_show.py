@@ -178,9 +178,11 @@ class _Short(reprlib.Repr):
         self.maxlevel = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = most
         self.maxdeque = self.maxarray = self.maxstring = self.maxlong = self.maxother = most
 
-    def repr_bytes(self, x: bytes, level: int) -> str:
+    def repr_bytes(self, x: bytes | bytearray, level: int) -> str:
         """The beginning."""
         return repr(x[: self.maxstring])
+
+    repr_bytearray = repr_bytes
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
         """In the order in which it was made."""

@@ -94,11 +94,10 @@ class SetDetector(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         if not self.may_have_sets:
-            view = memoryview(data).cast("B") if not isinstance(data, bytes) else data
-            edge = self._last + bytes(view[:1])
-            content = view if isinstance(view, bytes) else view.tobytes()
+            content = data if isinstance(data, (bytes, bytearray)) else memoryview(data).tobytes()
+            edge = self._last + content[:1]
             self.may_have_sets = any(opcode in content or opcode in edge for opcode in _SET_OPCODES)
-            self._last = content[-1:]
+            self._last = bytes(content[-1:])
         return int(self._file.write(data))
 
 
