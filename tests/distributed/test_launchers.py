@@ -183,7 +183,7 @@ def train() -> int:
     return 1
 """)
     told = lab.run("script.py", code=2)
-    (line,) = [at for at, text in enumerate((lab.folder / "script.py").read_text().splitlines(), 1) if text == f"@step(launch={launch})"]
+    line = (lab.folder / "script.py").read_text().splitlines().index(f"@step(launch={launch})") + 1
     assert f"error: script.py:{line}: " in told and words in told
     assert not lab.home.exists()
 

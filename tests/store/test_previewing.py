@@ -15,6 +15,7 @@ import pytest
 from tests.store.zoo import made
 
 from stoker.core.preview import MEDIA, Preview, picture_type
+from stoker.report.previewparts import preview_part
 from stoker.store import artifacts, previewing, previews
 from stoker.store.blobs import Blobs
 from stoker.store.serializers import registry
@@ -62,6 +63,24 @@ def test_what_is_shown(name: str, words: str, text: str, rows: tuple[str, ...], 
     found = shown(made(name), blobs)
     assert found.words.startswith(words) and text in found.text
     assert not rows or found.rows[0] == rows
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lines_of_charts(blobs: Blobs, monkeypatch: Any) -> None:
+    altair, go = pytest.importorskip("altair"), pytest.importorskip("plotly.graph_objects")
+    monkeypatch.setattr(previewing, "BUDGET", 60.0)
+    figure = go.Figure([go.Scatter(y=[3, 1, 2], name="loss"), go.Scatter(x=[*range(5000)], y=[0.5] * 5000)])
+    figure.add_traces([go.Bar(x=["a"], y=[1]), go.Scatter(x=["2026-01-01"], y=[1]), go.Scatter(y=[1, None])])
+    first, second = shown(figure, blobs).curves
+    assert (first.name, first.places, first.values) == ("loss", (0.0, 1.0, 2.0), (3.0, 1.0, 2.0))
+    assert second.places[:2] == (0.0, 17.0) and len(second.places) == 295
+    rows = [{"step": step, "loss": step / 10, "run": run} for run in "ab" for step in range(3)]
+    chart = altair.Chart(altair.InlineData(rows)).encode(x="step:Q", y="loss:Q", color="run:N")
+    first, second = shown(chart.mark_line(), blobs).curves
+    assert (second.name, second.places, second.values) == ("b", (0.0, 1.0, 2.0), (0.0, 0.1, 0.2))
+    assert "<path" in str(preview_part(shown(chart.mark_line(), blobs), label="losses"))
+    assert not shown(chart.mark_point(), blobs).curves, "points are no line"
+    assert not shown(chart.mark_line().encode(y="mean(loss):Q"), blobs).curves, "what a browser computes"
 
 
 @pytest.mark.filterwarnings("ignore")

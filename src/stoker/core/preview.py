@@ -58,6 +58,15 @@ class Picture:
 
 
 @frozen(kw_only=True)
+class Curve:
+    """A line of a chart: a finite number at each place."""
+
+    name: str = ""
+    places: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@frozen(kw_only=True)
 class Preview:
     """What is known of a value; what does not fit it is empty."""
 
@@ -70,6 +79,7 @@ class Preview:
     more: str = ""
     """What is left out of the rows or of the text, in words."""
     histogram: Histogram | None = None
+    curves: tuple[Curve, ...] = ()
     picture: Picture | None = None
 
 
@@ -84,6 +94,7 @@ class KeptPreview:
     headers: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     more: str = ""
+    curves: tuple[Curve, ...] = ()
     picture: str = ""
     """In base64."""
 
@@ -97,6 +108,7 @@ class KeptPreview:
             headers=preview.headers,
             rows=preview.rows,
             more=preview.more,
+            curves=preview.curves,
             picture=data,
         )
 
@@ -106,5 +118,11 @@ class KeptPreview:
         media = picture_type(data[:16])
         picture = Picture(media=media, data=data) if media else None
         return Preview(
-            words=self.words, text=self.text, headers=self.headers, rows=self.rows, more=self.more, picture=picture
+            words=self.words,
+            text=self.text,
+            headers=self.headers,
+            rows=self.rows,
+            more=self.more,
+            curves=self.curves,
+            picture=picture,
         )

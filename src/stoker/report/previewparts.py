@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 
 from stoker.core.preview import Preview
+from stoker.core.words import number_text
 from stoker.report.markup import NOTHING, Html, element, joined
-from stoker.report.svg import histogram
+from stoker.report.svg import Drawing, Line, chart, histogram
 from stoker.report.tables import table
 
 
 def preview_part(preview: Preview, *, label: str, pictures: bool = True) -> Html:
-    """What is known of a value: a sentence, its text, rows, histogram, picture. `label` names it for who cannot see.
+    """What is known of a value: words, text, rows, histogram, curves, picture. `label` names it for who cannot see.
 
     Without `pictures` those are left out, for a page that must stay small.
     """
@@ -25,6 +26,10 @@ def preview_part(preview: Preview, *, label: str, pictures: bool = True) -> Html
         shown = preview.histogram
         words = f"histogram of {label}"
         parts.append(histogram(shown.counts, shown.low, shown.high, label=words))
+    if preview.curves:
+        lines = [Line(places=one.places, values=one.values, name=one.name) for one in preview.curves]
+        drawing = Drawing(words=number_text, axis=number_text, low=None, begin=None, filled=False, breaks=False)
+        parts.append(chart(lines, label=label, drawing=drawing))
     if preview.text:
         parts.append(element("pre", {"tabindex": "0"}, preview.text))
     parts.append(table(preview.headers, preview.rows, caption=f"beginning of {label}"))

@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import signal
 import threading
 from collections.abc import Mapping as AnyMapping
+from numbers import Real
 from types import FrameType
-from typing import Any, Callable, Final, Iterator, Mapping, Protocol, runtime_checkable
+from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence, runtime_checkable
 
 import attrs
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.codec import to_json
-from stoker.core.preview import COLUMNS, LONGEST, KeptPreview, Picture, Preview, cell
+from stoker.core.preview import COLUMNS, LONGEST, Curve, KeptPreview, Picture, Preview, cell
 from stoker.core.words import count_text
 from stoker.store.blobs import Blobs
 from stoker.store.serializers import registry
@@ -37,6 +39,10 @@ _ROWS: Final = 100
 _LINES: Final = 200
 """Lines of a tree."""
 _LEVELS: Final = 6
+_CURVES: Final = 12
+"""Lines of a chart."""
+_POINTS: Final = 300
+"""Points of a line."""
 _PIXELS: Final = 640
 """Pixels of the longer side of a picture."""
 _PICKLED: Final = frozenset({"pickle", "cloudpickle"})
@@ -155,21 +161,52 @@ def _image(value: Any) -> Preview:
 
 
 def _plotly(value: Any) -> Preview:
-    """What a chart of plotly's draws, and its data: a picture of it needs a browser."""
-    rows = []
+    """What a chart of plotly's draws, and its lines: a picture of it needs a browser."""
+    rows, curves = [], []
     for trace in value.data:
-        axes = (trace[name] for name in ("x", "y", "values", "z") if name in trace)
-        points = next((len(axis) for axis in axes if axis is not None), 0)
-        rows.append((str(trace.type), cell(trace.name or ""), f"{points:,}"))
+        axes = {name: trace[name] for name in ("x", "y", "values", "z") if name in trace and trace[name] is not None}
+        name = cell(trace.name or "")
+        rows.append((str(trace.type), name, f"{len(next(iter(axes.values()), ())):,}"))
+        if trace.type in ("scatter", "scattergl") and "lines" in (trace.mode or "lines") and "y" in axes:
+            curves.append(_curve(name, axes.get("x", range(len(axes["y"]))), axes["y"]))
     title = value.layout.title.text or ""
     words = f"a chart of plotly's{f': {cell(title)}' if title else ''}"
-    return Preview(words=words, headers=("draws", "name", "points"), rows=tuple(rows))
+    lines = tuple(filter(None, curves[:_CURVES]))
+    return Preview(words=words, headers=("draws", "name", "points"), rows=tuple(rows), curves=lines)
 
 
 def _chart(value: Any) -> Preview:
-    """What a chart of Altair's draws, by its specification."""
-    text = json.dumps(value.to_dict(), indent=2, default=str)
-    return _cut(text, words="a chart of Altair's, as its specification says")
+    """The lines of a chart of Altair's and its specification, which a browser draws."""
+    specification = value.to_dict()
+    shown = _cut(json.dumps(specification, indent=2, default=str), words="a chart of Altair's")
+    return attrs.evolve(shown, curves=tuple(filter(None, _lines_of(specification))))
+
+
+def _lines_of(specification: Mapping[str, Any]) -> Iterator[Curve | None]:
+    """The lines of a specification of Vega-Lite's that draws fields of its data as they are."""
+    mark, encoding, data = (specification.get(name, {}) for name in ("mark", "encoding", "data"))
+    channels = [encoding.get(name, {}) for name in ("x", "y", "color")]
+    kind = mark.get("type") if isinstance(mark, dict) else mark
+    if (
+        kind not in ("line", "area")
+        or "transform" in specification
+        or any({"aggregate", "bin"} & {*c} for c in channels)
+    ):
+        return
+    rows = data.get("values") or specification.get("datasets", {}).get(data.get("name"), ())
+    across, up, colour = (channel.get("field", "") for channel in channels)
+    for name in list(dict.fromkeys(row.get(colour, "") for row in rows))[:_CURVES]:
+        own = [row for row in rows if row.get(colour, "") == name]
+        yield _curve(cell(name), [row.get(across) for row in own], [row.get(up) for row in own])
+
+
+def _curve(name: str, places: Sequence[Any], values: Sequence[Any]) -> Curve | None:
+    """A line through so many of its points as a small chart shows; None where they are no numbers."""
+    step = -(-len(values) // _POINTS) or 1
+    pairs = [*zip(places[::step], values[::step])]
+    if not all(isinstance(number, Real) and math.isfinite(number) for pair in pairs for number in pair):
+        return None
+    return Curve(name=name, places=tuple(float(x) for x, _ in pairs), values=tuple(float(y) for _, y in pairs))
 
 
 def _module(value: Any) -> Preview:
