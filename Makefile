@@ -6,10 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retries 10 --timeout 180
 PYTEST_ARGS ?=
-# Tests spend three quarters of their time waiting: three times as many workers as cores, 12 at most. Chosen files are run by
-# one, which begins at once; a later -n in PYTEST_ARGS is the one that counts.
+# Tests spend half of their time waiting: twice as many workers as cores, 12 at most. More only take time from servers whose
+# clients give up. Chosen files are run by one, which begins at once; a later -n in PYTEST_ARGS is the one that counts.
 CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-WORKERS ?= $(if $(filter tests/%,$(PYTEST_ARGS)),0,$(shell n=$$((3 * $(CORES))); echo $$((n > 12 ? 12 : n))))
+WORKERS ?= $(if $(filter tests/%,$(PYTEST_ARGS)),0,$(shell n=$$((2 * $(CORES))); echo $$((n > 12 ? 12 : n))))
 # A test that fails runs once more, and the summary shows both results; chosen ones and `make test-all`'s do not.
 RERUNS ?= $(if $(filter tests/%,$(PYTEST_ARGS)),0,1)
 # Tests start thousands of processes: each would compile Stoker again where bytecode is not to be kept.

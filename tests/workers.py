@@ -31,7 +31,7 @@ LONG = (
 """Folders with long tests, the longest first: whoever begins with those is not left with one at the end."""
 COPIES = {
     "tests.servers.slurm.slurm_cluster": 2,
-    "tests.servers.raycluster.ray_cluster": 2,
+    "tests.servers.raycluster.ray_cluster": 1,
     "tests.kubernetes.server.cluster.cluster_server": 2,
 }
 """Servers that run in several workers, and in how many while there are other tests."""
