@@ -333,7 +333,7 @@ def test_elements_that_the_driver_says_to_run_are_shown_as_running(book: Any) ->
     assert (entry["status"], entry["counts"]) == ("running", {"pending": 2, "running": 1, "succeeded": 1})
     assert [one["status"] for one in entry["elements"]] == ["pending", "running", "succeeded", "pending"]
     text = "\n".join(run_lines(run, elements=True))
-    assert "train ×4    running" in text and "2 pending, 1 running, 1 succeeded" in text
+    assert "train ×4    running" in text and "1 succeeded, 1 running, 2 pending" in text
     assert "train[1]  running" in text and "train[0]  pending" in text
 
     other = book.run(status="running", active={"train[1]": [1, 5.0]})

@@ -313,6 +313,18 @@ def test_steps_are_in_the_order_of_the_pipeline_and_elements_by_index(records: R
     assert [row.artifact.digest for row in outputs] == [f"{index:064x}" for index in range(20)]
 
 
+def test_what_elements_used_is_read_where_it_can_be(records: Records) -> None:
+    used = [{"cpu": 1.5, "peak": 7}, {}, {"cpu": 0.5}, {"cpu": 9}]
+    for index, usage in enumerate(used):
+        row = StepRow(run_id="r1", key=f"m[{index}]", name="m", position=0, parent="m", idx=index, usage=usage)
+        write(records, row)
+    assert sorted(records.usages("r1", "m"), key=str) == sorted(filter(None, used), key=str)
+    for damage in ('{"cpu": 9}, {"cpu": 3}', "[]", "{"):
+        records.database.change(records.database.sql("UPDATE steps SET usage = ? WHERE key = 'm[3]'"), (damage,))
+        assert sorted(records.usages("r1", "m"), key=str) == sorted((used[0], used[2]), key=str)
+    assert records.count_rows("r1", ["m[1]", "m[7]", *(f"m[{index}]" for index in range(1000, 3000))]) == 1
+
+
 def test_queries_of_elements_use_their_index(store: Store) -> None:
     records = store.records
     for name in ("elements", "element_outputs", "lineage"):

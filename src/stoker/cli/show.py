@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
 import attrs
@@ -13,7 +12,7 @@ from stoker.cli.metrics import metric_row, with_curves
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import folded, paint, print_json, status_text, table
 from stoker.client import Client, Run, Step
-from stoker.client.document import Placements, run_document, running_keys, step_status, wait_reasons
+from stoker.client.document import Placements, element_counts, run_document, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.placements import Placement
 from stoker.core.ladder import Change
@@ -212,17 +211,17 @@ def _remark(step: Step, beside: _Beside) -> str:
     """A step's remark: the states of a fan-out's elements, a cached result's origin, the accelerators, the cause."""
     words = []
     if step.count:
-        tally = Counter(step_status(element, beside.running) for element in step)
+        tally = element_counts(step, beside.running)
         if set(tally) != {step.status}:
             words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
-        if kept := sum(element.status in STEP_GOOD and bool(element.message) for element in step):
+        if kept := step.caught_count:
             words.append(f"{kept:,} failed, and the failure is kept")
         words += _waits(step, beside.placements)
     elif step.status in STEP_GOOD and step.message:  # a failure that was caught
         words.append(short(step.message))
     if step.cached_from:
         words.append(f"from {step.cached_from}")
-    if step.usage.rank_peaks:
+    if step.count is None and step.usage.rank_peaks:
         words.append(f"{step.usage.rank_text} a rank")
     if receipts := beside.receipts.get(step.key, ()):
         words.append(summary_of(receipts))

@@ -21,14 +21,12 @@ def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
     document["left_out"] = [one.as_dict() for one in run.left_out]
     document["steps"] = []
     for step in run.steps.values():
-        entry = step.as_dict()
+        entry = step.as_dict(elements=elements)
         if step.count is not None:
-            entry["counts"] = dict(Counter(step_status(element, running) for element in step))
+            entry["counts"] = dict(element_counts(step, running))
             entry["waits"] = dict(wait_reasons(step, placements))
             entry["status"] = fanout_status(step, entry["counts"])
-        if not elements:
-            entry.pop("elements", None)
-        else:
+        if elements:
             for element, shown in zip(step if step.count is not None else (), entry.get("elements", ())):
                 jobs = placements.get(element.key, ())
                 shown["placement"] = jobs[-1].as_dict() if jobs else None
@@ -46,8 +44,17 @@ def running_keys(run: Run, placements: Placements) -> Collection[str]:
 def step_status(step: Step, running: Collection[str]) -> str:
     """A step's status; of an element, which has no row until it ends, by `running_keys`."""
     if step.count and step.status == "running":  # only then do its elements have a say
-        return fanout_status(step, Counter(step_status(element, running) for element in step))
+        return fanout_status(step, element_counts(step, running))
     return "running" if step.key in running and step.status == "pending" else step.status
+
+
+def element_counts(step: Step, running: Collection[str]) -> Counter[str]:
+    """How many elements of a fan-out have which status, counted by the database: there may be a hundred thousand."""
+    counts = Counter(step.ended_counts)
+    rest = (step.count or 0) - counts.total()
+    number = step.count_without_row([key for key in running if key.startswith(f"{step.key}[")]) if rest else 0
+    counts.update({"running": number, "pending": rest - number})
+    return +counts
 
 
 def fanout_status(step: Step, counts: Mapping[str, int]) -> str:
@@ -58,6 +65,6 @@ def fanout_status(step: Step, counts: Mapping[str, int]) -> str:
 
 def wait_reasons(step: Step, placements: Placements) -> Counter[str]:
     """Why elements of a fan-out wait in a platform's queue, with the number of each reason."""
-    last = [placements[key][-1] for index in range(step.count or 0) if (key := f"{step.key}[{index}]") in placements]
+    last = [found[-1] for key, found in placements.items() if key.startswith(f"{step.key}[")]
     waiting = [one.waits[-1][1] for one in last if one.waits and one.started is None and one.ended is None]
     return Counter(reason.partition(EXPECTED_START)[0] for reason in waiting)

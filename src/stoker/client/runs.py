@@ -219,8 +219,9 @@ class Run:
         Steps that requested no accelerator have none.
         """
         records = self._store.records
-        last = records.attempt_numbers(self.id)
-        receipts = {row.key: row.receipt for row in records.receipts(self.id) if last.get(row.key) == row.number}
+        found = records.receipts(self.id)
+        last = records.attempt_numbers(self.id) if found else {}
+        receipts = {row.key: row.receipt for row in found if last.get(row.key) == row.number}
         return {key: receipts[key] for key in sort_keys(receipts, self.steps)}
 
     @property

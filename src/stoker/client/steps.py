@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, overload
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, overload
 
 import attrs
 
@@ -106,7 +106,7 @@ class Step:
     def usage(self) -> Usage:
         """What its last attempt used; for a fan-out, the CPU time of all elements and the largest memory of one."""
         if self.count and not self._row.usage:
-            return total_usage(element.usage for element in self)
+            return total_usage(self._store.records.usages(self.run_id, self.key))
         return usage_of(self._row.usage)
 
     @property
@@ -173,6 +173,20 @@ class Step:
         """The key of what failed: the step's own, or that of a fan-out's first element that failed."""
         element = self._failed_element() if self.count else None
         return self.key if element is None else element.key
+
+    @property
+    def ended_counts(self) -> Mapping[str, int]:
+        """Of a fan-out: how many elements ended with which status."""
+        return self._store.records.counts(self.run_id, parent=self.key)
+
+    def count_without_row(self, keys: Sequence[str]) -> int:
+        """How many of some elements have not ended: who says that they run may have said so before."""
+        return len(keys) - self._store.records.count_rows(self.run_id, keys)
+
+    @property
+    def caught_count(self) -> int:
+        """Of a fan-out: how many elements failed and succeeded all the same, because their failures were caught."""
+        return self._store.records.caught_count(self.run_id, self.key)
 
     # Results
 
@@ -288,8 +302,8 @@ class Step:
 
     # As a document
 
-    def as_dict(self, *, details: bool = True) -> dict[str, Any]:
-        """The step as JSON; with details also its attempts, outputs and elements."""
+    def as_dict(self, *, details: bool = True, elements: bool = True) -> dict[str, Any]:
+        """The step as JSON; with details also its attempts, outputs and, unless they are not asked for, elements."""
         document: dict[str, Any] = {
             "key": self.key,
             "name": self.name,
@@ -316,7 +330,7 @@ class Step:
                 {**attempt.as_dict(), "placement": placements.get(attempt.number)} for attempt in self.attempts
             ]
             document["outputs"] = {name: output.as_dict() for name, output in self.outputs.items()}
-            if self.count is not None:
+            if self.count is not None and elements:
                 document["elements"] = [element.as_dict(details=False) for element in self]
         return document
 

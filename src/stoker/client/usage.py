@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterable, Mapping
+from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
@@ -67,9 +67,8 @@ def _figure(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MOST else None
 
 
-def total_usage(parts: Iterable[Usage]) -> Usage:
-    """The usage of several that may have run at once: the sum of their CPU time, the largest memory of one."""
-    usages = list(parts)
-    times = [part.cpu for part in usages if part.cpu is not None]
-    peaks = [part.peak_memory for part in usages if part.peak_memory is not None]
-    return Usage(cpu=sum(times) if times else None, peak_memory=max(peaks, default=None))
+def total_usage(recorded: Sequence[Mapping[str, Any]]) -> Usage:
+    """The usage in the documents of several that may have run at once: the sum of their CPU time, the largest peak."""
+    times = [cpu for one in recorded if (cpu := _figure(one.get("cpu"))) is not None]
+    peaks = [peak for one in recorded if (peak := _figure(one.get("peak"))) is not None]
+    return Usage(cpu=sum(times) if times else None, peak_memory=int(max(peaks)) if peaks else None)

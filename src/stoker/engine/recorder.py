@@ -87,6 +87,8 @@ class Recorder:
         # By the digest of a step's code: the latest that was named, with the step's setting `cache`. The elements of a
         # fan-out have one recipe, and so have most steps that share a function.
         self._latest_recipe: dict[str, tuple[tuple[bool | str, bool], KeyParts, str]] = {}
+        # Of fan-outs, what their elements used so far: seconds of CPU time, and the largest peak in bytes.
+        self._used: dict[str, dict[str, Any]] = {}
         self._beat_at = time.monotonic()
         self._check_at = 0.0
         self._place = store.blobs.place()
@@ -321,6 +323,11 @@ class Recorder:
         self._pending.pop(key, None)
         self._progress.pop(key, None)
         cache_key = execution.cache_key if execution is not None else ""
+        columns = {name: facts[name] for name in _OF_STEPS if name in facts}
+        if parent:
+            self._add_usage(parent, columns.get("usage") or {})
+        elif key in self._used and not self._resumed:  # earlier sessions' elements are counted by who looks
+            columns["usage"] = self._used.pop(key)
         self._batch.step(
             StepRow(
                 run_id=self._run,
@@ -337,7 +344,7 @@ class Recorder:
                 recipe=execution.recipe if execution is not None else "",
                 attempts=facts.get("attempt") or self.earlier_attempts(key),
                 count=count,
-                **{name: facts[name] for name in _OF_STEPS if name in facts},
+                **columns,
             )
         )
         outputs = facts.get("outputs") or {}
@@ -352,6 +359,14 @@ class Recorder:
             self._batch.remember(
                 CacheRow(key=cache_key, run_id=self._run, step_key=key, created=now, expires=expires, outputs=outputs)
             )
+
+    def _add_usage(self, parent: str, usage: Mapping[str, Any]) -> None:
+        total = self._used.setdefault(parent, {})
+        cpu, peak = usage.get("cpu"), usage.get("peak")
+        if cpu is not None:
+            total["cpu"] = total.get("cpu", 0.0) + cpu
+        if peak is not None and peak > total.get("peak", -1):
+            total["peak"] = peak
 
     def receipt_of(self, key: str, attempt: int) -> ReceiptRow | None:
         """The receipt of an attempt that is over."""

@@ -512,6 +512,26 @@ class Records:
         row = self.database.row(self._sql["most_attempts"], (run_id, parent))
         return int(row[0]) if row is not None and isinstance(row[0], int) else 0
 
+    def count_rows(self, run_id: str, keys: Sequence[str]) -> int:
+        """How many of these keys have a row."""
+        number = 0
+        for first in range(0, len(keys), _MOST_VALUES):
+            some = keys[first : first + _MOST_VALUES]
+            statement = f"SELECT count(*) FROM steps WHERE run_id = ? AND key IN ({', '.join('?' * len(some))})"
+            row = self.database.row(self.database.sql(statement), (run_id, *some))
+            number += int(row[0]) if row is not None else 0
+        return number
+
+    def caught_count(self, run_id: str, parent: str) -> int:
+        """How many elements of a fan-out succeeded with a message: their failures were caught."""
+        row = self.database.row(self._sql["caught_count"], (run_id, parent))
+        return int(row[0]) if row is not None else 0
+
+    def usages(self, run_id: str, parent: str) -> list[dict[str, Any]]:
+        """What elements of a fan-out used, where it is known; a document that cannot be read is left out."""
+        found = [text for (text,) in self.database.rows(self._sql["usages"], (run_id, parent)) if text]
+        return rows.objects_of(found)
+
     def first_failures(self, run_ids: Sequence[str]) -> dict[str, tuple[str, str, str]]:
         """Run → key, cause and message of the first of its steps that failed, of the runs that have such a step; the
         message of a fan-out is that of its first such element."""
@@ -720,6 +740,8 @@ def _upsert(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 
 
 _RUN: Final = _columns(rows.RUNS.columns, "runs")
+_MOST_VALUES: Final = 500
+"""Values of one statement: SQLite takes 999 at least."""
 _STEP: Final = _columns(rows.STEPS.columns, "steps")
 _THAT_RAN: Final = "WHERE run_id = ? AND parent = ? AND parent <> '' AND cached_from = '' AND attempts > 0"
 _OUTPUT: Final = _columns(rows.OUTPUT_COLUMNS, "outputs")
@@ -792,6 +814,9 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "counts": "SELECT status, count(*) FROM steps WHERE run_id = ? GROUP BY status",
     "counts_of": "SELECT status, count(*) FROM steps WHERE run_id = ? AND parent = ? GROUP BY status",
     "most_attempts": "SELECT max(attempts) FROM steps WHERE run_id = ? AND parent = ?",
+    "caught_count": "SELECT count(*) FROM steps WHERE run_id = ? AND parent = ? AND message <> '' "
+    "AND status IN ('succeeded', 'cached')",
+    "usages": "SELECT usage FROM steps WHERE run_id = ? AND parent = ? AND usage <> ''",
     "outputs_of": f"{_OUTPUT} WHERE run_id = ? AND key = ? ORDER BY place, name",
     "element_outputs": "SELECT "
     + ", ".join(f"outputs.{name}" for name in rows.OUTPUT_COLUMNS)

@@ -5,6 +5,7 @@ A row's attributes are its table's columns, in order. Knows no SQL and opens not
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import typing
@@ -420,6 +421,19 @@ def _object(cell: Any) -> dict[str, Any]:
     if type(document) is not dict:
         raise TypeError("it is no JSON object")
     return document
+
+
+def objects_of(texts: Sequence[Any]) -> list[dict[str, Any]]:
+    """The JSON objects of many cells, parsed at once; those of cells that cannot be read are left out."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        documents = _decode(f"[{','.join(texts)}]")
+        if len(documents) == len(texts):
+            return [document for document in documents if type(document) is dict]
+    found = []
+    for text in texts:
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            found.append(_object(text))
+    return found
 
 
 def _objects(cell: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter
 from datetime import datetime
 from typing import Collection, Final, Iterator, Mapping, Sequence
 
@@ -13,7 +12,7 @@ import attrs
 
 from stoker.client import Run, Step
 from stoker.client.attempts import Failure
-from stoker.client.document import Placements, fanout_status, running_keys, step_status, wait_reasons
+from stoker.client.document import Placements, element_counts, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
 from stoker.client.variants import element_variants
@@ -130,7 +129,7 @@ def _line(
     status, tally, progress = step.status, "", None
     words = []
     if step.count:
-        counts = _tally(store, step, running)
+        counts = element_counts(step, running)
         status = fanout_status(step, counts)
         tally = ", ".join(f"{number:,} {name}" for name, number in counts.items())
         progress = 100 * sum(counts[name] for name in ("succeeded", "cached", "failed", "skipped")) // step.count
@@ -158,18 +157,6 @@ def _line(
         devices=receipt_words.summary_of(receipts) if receipts else "",
         progress=progress,
     )
-
-
-def _tally(store: Store, step: Step, running: Collection[str]) -> Counter[str]:
-    """How many elements of a fan-out have which status, counted by the database: there may be ten thousand.
-
-    Of those that ended in the last second some may still count as running.
-    """
-    counts = Counter(store.records.counts(step.run_id, parent=step.key))
-    rest = (step.count or 0) - counts.total()
-    number = min(rest, sum(key.startswith(f"{step.key}[") for key in running))
-    counts.update({"running": number, "pending": rest - number})
-    return +counts
 
 
 def failures_of(run: Run) -> tuple[list[FailureView], int]:
