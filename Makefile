@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help check cheap test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
+.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -34,6 +34,9 @@ cheap: $(VENV)/.test
 
 test-times: $(VENV)/.test servers  ## what tests cost: the dearest thirty, and the flaky ones of N=1 runs
 	@$(BIN)/python -m tests.times --runs $(or $(N),1) -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+shape: $(BIN)/python  ## how large the house is, beside what it is to shrink to
+	@$(BIN)/python -m tests.shape
 
 # Everything long, one after the other: each target stops the rest where it fails.
 LONG := faults storm storm-store storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz

@@ -77,6 +77,22 @@ def test_a_fan_out_over_nothing_has_ended_and_is_written_once(store: Store, monk
     assert written == [1]
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_elements_used_is_added_up_where_one_driver_saw_all_of_them(store: Store, resumed: bool) -> None:
+    recording = recorder(store)
+    if resumed:
+        recording.load_earlier()
+    recording.record_expansion("train", 3)
+    for index, used in enumerate(({"cpu": 1.5, "peak": 7}, {"cpu": 0.5, "peak": 9}, {"cpu": None, "peak": None})):
+        facts = {"attempt": 1, "usage": used}
+        key, execution = f"train[{index}]", StepExecution(STEP, {})
+        recording.record_settled(key, STEP, "succeeded", facts, execution, parent="train", index=index)
+    recording.record_settled("train", STEP, "succeeded", {}, StepExecution(STEP, {}), parent="", index=None, count=3)
+    recording.flush()
+    row = store.records.step("run", "train")
+    assert row is not None and row.usage == ({} if resumed else {"cpu": 2.0, "peak": 9})
+
+
 def test_an_attempt_counts_as_soon_as_it_begins(store: Store) -> None:
     recording = recorder(store)
     recording.record_pending([STEP])
