@@ -9,8 +9,8 @@ from typing import Any
 from stoker.core.artifact import from_wire
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from stoker.core.monitoring import Monitor
     from stoker.core.packages import PackageSettings
     from stoker.core.resources import ResourceSettings
-    from stoker.core.retry import Retry
     from stoker.core.secret import Secret
+    from stoker.core.settings import Retry
     from stoker.launchers.accelerate import Accelerate
     from stoker.launchers.command import Command
     from stoker.launchers.deepspeed import DeepSpeed
@@ -88,7 +88,7 @@ _HOMES = {
     "PackageSettings": "stoker.core.packages",
     "RaySettings": "stoker.backends.ray.settings",
     "ResourceSettings": "stoker.core.resources",
-    "Retry": "stoker.core.retry",
+    "Retry": "stoker.core.settings",
     "SagemakerSettings": "stoker.backends.sagemaker.settings",
     "Scale": "stoker.core.ladder",
     "Secret": "stoker.core.secret",

@@ -36,10 +36,9 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypeV
 import attrs
 
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
-from stoker.core.patterns import lazy_pattern
 from stoker.core.settings import Layer
 from stoker.core.units import duration
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 from stoker.settings.options import (
     checked_flavor,
     complete_store,

@@ -13,9 +13,9 @@ from stoker.backends.aws_batch import check as batchcheck
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
 from stoker.core.plan import Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.launchers.options import resolve_launch
 
 SITE = Site(artifacts="s3://bucket/store", scratch="/home/me/.stoker/scratch", path=(), folder="/home/me/project")

@@ -39,9 +39,9 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.core.units import whole_run_fields
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import parse_simulation

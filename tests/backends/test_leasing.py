@@ -22,10 +22,9 @@ from stoker.core.errors import BackendError
 from stoker.core.graph import StepOutput
 from stoker.core.monitoring import Monitor
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
-from stoker.core.protocol import StepResult, StepTask, WorkerJob
+from stoker.core.protocol import FunctionSource, StepResult, StepTask, WorkerJob
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import parse_simulation
 from stoker.worker.processes import this_process

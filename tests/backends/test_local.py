@@ -17,8 +17,8 @@ import pytest
 from stoker.backends.local.backend import LocalBackend
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker.forked import ServerHandle

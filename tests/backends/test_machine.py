@@ -8,9 +8,9 @@ import pytest
 
 from stoker.backends.base.machine import check
 from stoker.core.plan import Capacity, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 ROOM = Capacity(cpus=2.0, memory=4 * 10**9, slots=16)
 

@@ -11,9 +11,8 @@ import pytest
 from stoker.backends.base.platforms import JobReport
 from stoker.backends.base.watched import JobWatcher, _left_text
 from stoker.core.plan import Job, JobStatus, StepPlan
-from stoker.core.protocol import JOB
+from stoker.core.protocol import JOB, FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 UP = b'\x1estoker {"kind": "up", "time": 2.0, "data": {"host": "n1"}}\n'
 STEP = StepPlan(

@@ -53,8 +53,8 @@ def key_of(row: dict[str, Any]) -> dict[str, Any]:
     """The key of a program's step and what it is made of; or the step's input, as a step before it saves it."""
     from stoker.core.graph import StepOutput
     from stoker.core.plan import StepPlan
+    from stoker.core.protocol import FunctionSource
     from stoker.core.settings import StepSettings
-    from stoker.core.source import FunctionSource
     from stoker.engine.inputs import key_parts
     from stoker.plan.cachekey import InstalledEnvironment
     from stoker.plan.digest import read_function_code

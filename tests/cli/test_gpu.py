@@ -18,10 +18,10 @@ import pytest
 
 from stoker.core.devices import Device
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.plan import plandoc
 from stoker.store.receipts import ReceiptRow
 from stoker.store.records import RowBatch

@@ -15,9 +15,9 @@ from stoker.backends.docker import requests as containers
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.devices import Device, Inventory
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.run.rendering import MASK, mask_secrets, placeholder_leases
 
 EXPECTED = Path(__file__).with_name("expected") / "plan_render.txt"

@@ -15,8 +15,8 @@ import pytest
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import DamagedArtifact, InfrastructureError
+from stoker.core.protocol import FunctionSource
 from stoker.core.questions import Questions
-from stoker.core.source import FunctionSource
 from stoker.images import context
 from stoker.images.locks import LockStore
 from stoker.plan.locking import Locking

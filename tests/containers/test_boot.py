@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.containers.box import Box
 
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json
 from stoker.core.metrics import MetricBook
+from stoker.core.orders import BootSpec
 from stoker.core.protocol import MARK, METRICS, WorkerEvent
 from stoker.worker.boot import _parts, relocate
 

@@ -19,7 +19,7 @@ import pytest
 from tests.containers.box import Box
 
 from stoker.core.codec import to_json
-from stoker.core.pool import (
+from stoker.core.orders import (
     CLAIMS,
     DRIVER,
     ORDERS,

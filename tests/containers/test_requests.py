@@ -26,9 +26,8 @@ from stoker.core.codec import to_json
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.plan import Capacity, Job, Site, StepPlan
-from stoker.core.protocol import MARK, WorkerEvent
+from stoker.core.protocol import MARK, FunctionSource, WorkerEvent
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.launchers.options import resolve_launch
 from stoker.vendors.base import ContainerNeeds
 

@@ -39,7 +39,7 @@ from stoker.backends.docker.warmfiles import (
     warm_files,
     warm_name,
 )
-from stoker.core.pool import PoolSpec
+from stoker.core.orders import PoolSpec
 from stoker.core.settings import ResourceSettings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs

@@ -16,8 +16,8 @@ from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import NO_RETRY, DockerSettings, ResourceSettings, Retry, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.engine.events import TaskSpec
 
 SOURCE = FunctionSource(kind="script", module="train", qualname="train", path="train.py")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.core.plan import StepPlan, steps_of
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 
 def step(key: str, backend: str, *sources: str, after: tuple[str, ...] = ()) -> StepPlan:

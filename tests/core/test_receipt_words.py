@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core import receipt_words as words
+from stoker.core import receipt as words
 from stoker.core.receipt import Receipt, Use
 
 USE = Use(uuid="a", kind="nvidia", index=0, model="H100-80GB", memory=80_000_000_000)

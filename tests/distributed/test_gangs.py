@@ -20,9 +20,8 @@ from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, StepPlan
-from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
+from stoker.core.protocol import FunctionSource, GangTask, StepTask, Topology, WorkerJob
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.store import notes
 from stoker.worker import agent, reach
 from stoker.worker.cluster import (

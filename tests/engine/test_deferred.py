@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
+from stoker.core.observer import DeferredObserver
 from stoker.core.plan import LogLine, Plan
-from stoker.engine.deferred import DeferredObserver
 
 
 class Seen:

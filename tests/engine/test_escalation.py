@@ -14,8 +14,8 @@ from stoker.config import Alternative, ResourceSettings, Scale
 from stoker.core.findings import Finding
 from stoker.core.ladder import Rung
 from stoker.core.plan import StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import NO_RETRY, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.engine.escalation import Escalation, number_wire, whole_number
 from stoker.engine.recorder import Recorder
 from stoker.store import artifacts

@@ -10,8 +10,8 @@ import pytest
 
 from stoker.core.errors import StoreError
 from stoker.core.plan import StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
 from stoker.store.records import RowBatch

@@ -10,8 +10,8 @@ import pytest
 from stoker.core.artifact import from_wire
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.engine.inputs import StepBindings, UnequalLengths, tree_digest
 from stoker.engine.pace import LONGEST_LINE, Pace
 from stoker.engine.tasks import element_task, lines_up, step_task

@@ -8,8 +8,8 @@ import attrs
 
 from stoker.core.graph import StepOutput
 from stoker.core.plan import StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.engine.inputs import key_parts
 from stoker.plan.cachekey import FixedEnvironment
 from stoker.plan.inputcode import InputCode

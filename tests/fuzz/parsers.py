@@ -31,19 +31,17 @@ from stoker.backends.base.output import Reader
 from stoker.backends.slurm import states, values
 from stoker.backends.slurm.cluster import parse_facts
 from stoker.cli import main as commands
-from stoker.core import accelerators, artifact, imagenames, ladder, plan, retry, units, wire
-from stoker.core.bootspec import BootSpec
+from stoker.core import accelerators, artifact, imagenames, ladder, plan, settings, units, wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import ParameterError, SettingsError, StokerError, StoreError, UsageError
 from stoker.core.findings import Finding
 from stoker.core.graph import StepOutput
-from stoker.core.protocol import MARK, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.orders import BootSpec
+from stoker.core.protocol import MARK, FunctionSource, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.receipt import Receipt, Track
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings
-from stoker.core.retry import Retry
-from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
+from stoker.core.settings import Retry, StepSettings
 from stoker.devices.simulate import parse_simulation
 from stoker.flows.parameters import Config, JSONType, Parameter
 from stoker.images import dockerfile, reference, requirements
@@ -613,7 +611,7 @@ PARSERS: Final[dict[str, Parser]] = {
         parse=accelerators.parse_all,
     ),
     "causes of retries": Parser(
-        inputs=st.one_of(texts("oom", "preempted"), documents(["oom"])), parse=retry.parse_causes
+        inputs=st.one_of(texts("oom", "preempted"), documents(["oom"])), parse=settings.parse_causes
     ),
     "ladder": Parser(
         inputs=documents([{"halve": "batch_size", "least": 1}, {"scale": "memory", "by": 2}, "memory*2"]),

@@ -96,7 +96,7 @@ UNUSED = (
     "shutil",
     "stoker.backends.aws_batch",
     "stoker.backends.kubernetes",
-    "stoker.core.bootspec",
+    "stoker.core.orders",
     "stoker.core.hosts",
     "stoker.core.receipt",
     "stoker.store.folders",

@@ -11,10 +11,9 @@ from stoker.backends.kubernetes import check as k8scheck
 from stoker.config import Component, Stack
 from stoker.core.docker import DockerSettings
 from stoker.core.plan import Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
-from stoker.core.retry import Retry
-from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
+from stoker.core.settings import Retry, StepSettings
 from stoker.launchers.options import resolve_launch
 from stoker.plan.layers import resolve
 from stoker.settings.options import layer_of

@@ -22,9 +22,9 @@ from stoker.backends.kubernetes.prove import PodNeed, needs_of, prove
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.findings import Finding
 from stoker.core.plan import StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 STEP = StepPlan(
     key="train",

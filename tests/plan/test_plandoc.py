@@ -12,9 +12,9 @@ from stoker.core.findings import Finding
 from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.proof import Fact, Proof
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.plan import plandoc
 
 SOURCE = FunctionSource(kind="script", module="train", qualname="train", path="/a/train.py", root="/a")

@@ -14,9 +14,9 @@ from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.launch import DEFAULTS, Launch
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.devices.simulate import parse_simulation
 from stoker.plan.preflight import findings
 from stoker.plan.rules import ClientPython

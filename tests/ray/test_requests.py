@@ -27,8 +27,8 @@ from stoker.backends.ray.settings import ELSEWHERE, KINDS, RUNTIME_ENV, RaySetti
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import DockerSettings, PackageSettings, ResourceSettings, Retry, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
 from stoker.launchers.options import resolve_launch
 

@@ -22,8 +22,8 @@ from stoker.core import wire
 from stoker.core.artifact import from_wire
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker.forked import WorkerHandle

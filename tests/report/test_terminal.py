@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stoker.core.plan import LogLine, Plan, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report import progress
 from stoker.report import terminal as module

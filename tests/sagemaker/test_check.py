@@ -15,9 +15,9 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.plan import Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.launchers.options import resolve_launch
 from stoker.settings.options import layer_from
 

@@ -21,9 +21,9 @@ from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(

@@ -20,8 +20,7 @@ from stoker.core.monitoring import Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plan import Job, Site
 from stoker.core.resources import ResourceSettings
-from stoker.core.retry import Retry
-from stoker.core.settings import StepSettings
+from stoker.core.settings import Retry, StepSettings
 from stoker.launchers.options import resolve_launch
 
 

@@ -22,9 +22,9 @@ from stoker.backends.slurm.values import Gres
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 INFINITE = float("inf")
 

@@ -23,9 +23,8 @@ from stoker.config import SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.protocol import HookFacts
+from stoker.core.protocol import FunctionSource, HookFacts
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.images.definition import definition
 from stoker.images.spec import spec_of
 

@@ -16,8 +16,8 @@ from stoker.backends.slurm import script as slurm
 from stoker.config import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import ResourceSettings, StepSettings
-from stoker.core.source import FunctionSource
 
 STEPS = """
 import os

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource
 from stoker.worker import modules
 
 CHECK = """
 import sys
 from stoker.core import request
 from stoker.core.errors import SourceError
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource
 from stoker.worker import modules
 
 def source(kind, module, qualname="one", **fields):

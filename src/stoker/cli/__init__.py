@@ -1,1 +1,1 @@
-"""Floor 5: the command line, one file a command, loaded when it is called."""
+"""The command line; the modules of commands are loaded when one is called."""

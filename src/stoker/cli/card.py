@@ -17,7 +17,7 @@ from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
 from stoker.client.variants import element_variants
-from stoker.core import receipt_words as words
+from stoker.core import receipt as words
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.plan.settingtexts import given_settings

@@ -12,7 +12,7 @@ from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, table
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
-from stoker.core import receipt_words as words
+from stoker.core import receipt as words
 from stoker.core.codec import to_json
 from stoker.core.errors import UsageError
 from stoker.core.receipt import Receipt

@@ -21,9 +21,8 @@ from stoker.core.plan import Plan, StepPlan, lookup_text, uses_cache, without_se
 from stoker.core.proof import proof_text
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.resources import describe
-from stoker.core.retry import Retry
 from stoker.core.secret import MASK, looks_secret
-from stoker.core.settings import StepSettings
+from stoker.core.settings import Retry, StepSettings
 from stoker.core.units import duration_text
 from stoker.core.words import count_text
 from stoker.plan.settingtexts import given_settings

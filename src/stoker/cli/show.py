@@ -16,8 +16,7 @@ from stoker.client.document import Placements, element_counts, run_document, run
 from stoker.client.keys import element_of
 from stoker.client.placements import Placement
 from stoker.core.ladder import Change
-from stoker.core.receipt import Receipt
-from stoker.core.receipt_words import summary_of
+from stoker.core.receipt import Receipt, summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import attempts_text, count_text, memory_text, short, time_text, took_text
 from stoker.report.pending import pending_texts

@@ -15,8 +15,8 @@ from stoker.client.liveness import SHOWN_STATUSES
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.errors import NotFound, UsageError, nearest
-from stoker.core.patterns import lazy_pattern
 from stoker.core.units import duration
+from stoker.core.values import lazy_pattern
 from stoker.store.records import RunFilter
 from stoker.store.store import Store, open_store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Iterable
 
 from stoker.core.errors import NotFound
-from stoker.core.patterns import lazy_pattern
+from stoker.core.values import lazy_pattern
 
 _ELEMENT: Final = lazy_pattern(r"(.+)\[(\d+)\]")
 

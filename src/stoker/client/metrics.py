@@ -8,7 +8,7 @@ from stoker.client.keys import NoSuchKey
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import CARD
 from stoker.core.metrics import MetricBook, Point, Series, book_of
-from stoker.core.patterns import lazy_pattern
+from stoker.core.values import lazy_pattern
 from stoker.store.records import Records
 
 _CARD: Final = lazy_pattern(f"{CARD}[0-9]{{0,9}}")

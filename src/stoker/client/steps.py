@@ -28,9 +28,9 @@ from stoker.client.times import iso_text, optional_time, seconds_between
 from stoker.client.usage import Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
-from stoker.core.patterns import lazy_pattern
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE, STEP_GOOD
+from stoker.core.values import lazy_pattern
 from stoker.core.words import count_text, time_text
 from stoker.store.logs import Ranks
 from stoker.store.rows import StepRow

@@ -6,8 +6,7 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.core.patterns import lazy_pattern
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import memory_text, time_text
 
 _RANK: Final = lazy_pattern(r"[0-9]{1,9}")

@@ -21,9 +21,8 @@ from stoker.client.steps import Step
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.flow import ELEMENTS, TRANSITION
-from stoker.core.patterns import lazy_pattern
 from stoker.core.secret import MASK, looks_secret
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 from stoker.store import artifacts
 from stoker.store.store import Store
 

@@ -1,1 +1,1 @@
-"""Floor 1: values. No I/O, no clock, and no import of any other part of Stoker."""
+"""Values. No I/O, no clock, and no import of any other part of Stoker."""

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Protocol
 
 from stoker.core.chiptable import LINES, SOURCES
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.patterns import lazy_pattern
 from stoker.core.plugins import Registry
 from stoker.core.units import count as whole_number
 from stoker.core.units import size_text
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import bounded, shown
 
 ALIASES: Final[Mapping[str, str]] = {"mps": "apple", "aws": "neuron", "google": "tpu", "habana": "gaudi"}

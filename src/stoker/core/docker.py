@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Final, Iterable, Literal, Mapping
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.patterns import lazy_pattern
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 
 Installer = Literal["uv", "pip"]
 INSTALLERS: Final[tuple[Installer, ...]] = ("uv", "pip")

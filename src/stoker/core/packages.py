@@ -12,9 +12,8 @@ import attrs
 
 from stoker.core.docker import parse_python
 from stoker.core.errors import SettingsError
-from stoker.core.patterns import lazy_pattern
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict, value_or
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 
 Kind = Literal["local", "pypi", "conda", "uv"]
 KINDS: Final[tuple[Kind, ...]] = ("local", "pypi", "conda", "uv")

@@ -12,10 +12,9 @@ import attrs
 
 from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import StepOutput
-from stoker.core.protocol import HookFacts, StepResult, WorkerEvent
+from stoker.core.protocol import FunctionSource, HookFacts, StepResult, WorkerEvent
 from stoker.core.secret import mask_words
 from stoker.core.settings import PipelineSettings, StepSettings
-from stoker.core.source import FunctionSource
 from stoker.core.status import JobState
 from stoker.core.values import frozen
 

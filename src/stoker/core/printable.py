@@ -12,7 +12,7 @@ import re
 from typing import Final, Iterable
 
 from stoker.core.errors import UsageError
-from stoker.core.patterns import lazy_pattern
+from stoker.core.values import lazy_pattern
 from stoker.core.words import bounded
 
 _RANGES: Final = (

@@ -11,12 +11,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Mapping
 
 import attrs
 
-from stoker.core.source import FunctionSource
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
     from stoker.core.launch import Launch
+
+
+@frozen(kw_only=True)
+class FunctionSource:
+    """How another process than the user's finds a function."""
+
+    kind: Literal["script", "module", "pickled"]
+    """`script` runs the file at `path` as `module`, never as `__main__`; `module` imports `module` with `root` on
+    `sys.path`; `pickled` loads the artifact `digest`, for notebooks, which have no file."""
+    module: str
+    qualname: str
+    path: str = ""
+    root: str = ""
+    digest: str = ""
+    argv: tuple[str, ...] = ()
+    """The driver's `sys.argv`, which the process gets: a script may read its command line when it is imported."""
+
 
 VERSION: Final = 1
 JOB: Final = "job"
@@ -126,7 +142,7 @@ class WorkerJob:
     job's name does not say. `accelerators` is the lease of its devices. `limit` is the file in which
     the worker reads that the job's time is nearly over. A job of the kind "hook" calls `hook` with `told`.
     `secrets` are the values of the secrets that the job refers to, by reference; `sealed` stands for them where the
-    document passes through what others can read (`worker.sealed`).
+    document passes through what others can read (`worker.secrets`).
     """
 
     COMPACT: ClassVar = True
@@ -295,7 +311,7 @@ class ServerHello:
 class ServerFork:
     """Fork a worker, for one job alone (`once`) or many, and beside it a monitor of a lease's devices: `watch` is the
     lease as JSON, which the server does not look into. `contain`: in a cgroup of its own, where one can be made.
-    `preload` are packages to import before (`worker.preloading`)."""
+    `preload` are packages to import before (`worker.imports`)."""
 
     COMPACT: ClassVar = True
     worker: int

@@ -1,18 +1,22 @@
 """What a step did with its accelerators: the receipt that `devices.receipt` writes and everybody reads.
 
-A number that nothing measured is None, never 0: a driver that does not tell is no idle device.
+A number that nothing measured is None, never 0: a driver that does not tell is no idle device. It has no words
+either: the empty text, never "0".
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Mapping
+from collections import Counter
+from typing import TYPE_CHECKING, Callable, ClassVar, Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
 from stoker.core.accelerators import vendor_name
+from stoker.core.words import memory_text
 
 if TYPE_CHECKING:
     from stoker.core.proof import ProofVerdict
+
 
 Verdict = Literal["used", "idle", "wrong-device", "cpu-fallback", "unknown"]
 """`used`: every device that the step held computed. `idle`: at least one did not. `wrong-device`: the step's processes
@@ -115,3 +119,180 @@ class Track:
     times: tuple[float, ...] = ()
     values: tuple[float | None, ...] = ()
     peak: float | None = None
+
+
+# Receipts as a person reads them
+
+
+WATT_HOUR: Final = 3600.0
+"""Joules."""
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """What several devices, or several receipts, come to; None where nothing was measured.
+
+    `utilization_mean` weighs every device by the time for which it was watched; `energy` is None if one device kept
+    its own for itself. `first_use` is that of the first device that computed; `longest_idle` the longest of any.
+    `memory_peak` is of the device that was the fullest, `memory` that device's size. `seconds` is of all receipts.
+    """
+
+    utilization_mean: float | None = None
+    utilization_peak: float | None = None
+    memory_peak: int | None = None
+    memory: int = 0
+    energy: float | None = None
+    first_use: float | None = None
+    longest_idle: float | None = None
+    seconds: float = 0.0
+
+
+def totals(receipts: Iterable[Receipt]) -> Totals:
+    """The figures of one receipt's devices, or of those of many."""
+    all_receipts = list(receipts)
+    uses = [use for receipt in all_receipts for use in receipt.devices]
+    weights = [receipt.seconds or 1.0 for receipt in all_receipts for _ in receipt.devices]
+    means = [(weight, use.utilization_mean) for weight, use in zip(weights, uses) if use.utilization_mean is not None]
+    watched = sum(weight for weight, _ in means)
+    fullest = max(
+        (use for use in uses if use.memory_peak is not None),
+        key=lambda use: ((use.memory_peak or 0) / (use.memory or 1), use.memory_peak or 0),
+        default=None,
+    )
+    return Totals(
+        utilization_mean=sum(weight * mean for weight, mean in means) / watched if means else None,
+        utilization_peak=max((use.utilization_peak for use in uses if use.utilization_peak is not None), default=None),
+        memory_peak=None if fullest is None else fullest.memory_peak,
+        memory=0 if fullest is None else fullest.memory,
+        energy=_sum([_energy(receipt) for receipt in all_receipts if receipt.devices]),
+        first_use=min((use.first_use for use in uses if use.first_use is not None), default=None),
+        longest_idle=max((use.longest_idle for use in uses if use.longest_idle is not None), default=None),
+        seconds=sum(receipt.seconds for receipt in all_receipts),
+    )
+
+
+def summary(receipt: Receipt) -> str:
+    """A few words for a table: "used 2 × H100-80GB, 87 %"."""
+    mean = percent_text(totals([receipt]).utilization_mean)
+    devices = devices_text(receipt.devices)
+    if receipt.verdict == "cpu-fallback":
+        return "cpu-fallback" + (f": asked for {receipt.asked}" if receipt.asked else "")
+    verdict = f"{receipt.verdict} {devices}" if receipt.verdict == "used" else f"{receipt.verdict}: {devices}"
+    return ", ".join(filter(None, (verdict.rstrip(": "), mean, prediction_text(receipt))))
+
+
+_FOUND: Final[Mapping[str | None, str]] = {
+    "fits": "found to fit",
+    "unfit": "found unfit",
+    "fallback": "ran without",
+    "simulated": "simulated",
+    None: "not looked at",
+}
+
+
+def prediction_text(receipt: Receipt) -> str:
+    """What was known before the run, and what the job found: "proved, found to fit"; empty where nothing was."""
+    if receipt.predicted is None or receipt.found == "simulated":
+        return ""
+    return f"{receipt.predicted.replace('-', ' ')}, {_FOUND[receipt.found]}"
+
+
+def summary_of(receipts: Sequence[Receipt]) -> str:
+    """The same of several together: "98 used, 2 idle, 85 %"."""
+    if len(receipts) == 1:
+        return summary(receipts[0])
+    mean = percent_text(totals(receipts).utilization_mean)
+    return ", ".join(filter(None, (verdicts_text(receipts), mean)))
+
+
+def devices_text(uses: Iterable[Use]) -> str:
+    """The devices by model: "2 × H100-80GB, 1 × L4 (simulated)"; one that occurs twice is counted once."""
+    by_uuid = {use.uuid: use for use in uses}
+    counts = Counter(use.model for use in by_uuid.values())
+    simulated = " (simulated)" if by_uuid and all(use.simulated for use in by_uuid.values()) else ""
+    return ", ".join(f"{count} × {model}" for model, count in counts.items()) + simulated
+
+
+def verdicts_text(receipts: Sequence[Receipt]) -> str:
+    """The verdict of one; of many how often each was given: "98 used, 2 idle"."""
+    counts = Counter(receipt.verdict for receipt in receipts)
+    if len(receipts) == 1:
+        return receipts[0].verdict
+    return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+
+
+def device_name(use: Use) -> str:
+    """`"GPU 0"` for a person; an accelerator that is none is called by its kind."""
+    return f"{KINDS.get(use.kind, use.kind)} {use.index}"
+
+
+KINDS: Final = {
+    "nvidia": "GPU",
+    "amd": "GPU",
+    "apple": "GPU",
+    "intel": "GPU",
+    "gaudi": "Gaudi",
+    "tpu": "TPU",
+    "neuron": "Neuron",
+}
+"""kind → what a person calls one"""
+
+
+def percent_text(value: float | None) -> str:
+    """`"87 %"`; less than one percent that is not nothing shows: "0.4 %"."""
+    if value is None:
+        return ""
+    return f"{value:.1f} %" if 0.05 <= value < 0.95 else f"{value:.0f} %"
+
+
+def cores_text(value: float) -> str:
+    """Cores in use: `"0.03"`, `"3.5"`, `"12"`."""
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def power_text(watts: float | None) -> str:
+    """`"312 W"`."""
+    return "" if watts is None else f"{watts:.0f} W"
+
+
+def energy_text(joules: float | None) -> str:
+    """`"412 J"`; from a watt-hour on what a bill counts in: "11.5 Wh", "1.24 kWh"."""
+    if joules is None:
+        return ""
+    if joules < WATT_HOUR:
+        return f"{joules:.0f} J"
+    hours = joules / WATT_HOUR
+    return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:.3g} kWh"
+
+
+def memory_of_text(peak: int | None, memory: int) -> str:
+    """`"70 GB of 85.9 GB"`."""
+    if peak is None:
+        return ""
+    return memory_text(peak) + (f" of {memory_text(memory)}" if memory else "")
+
+
+def rate_text(rate: float | None) -> str:
+    """`"1.2 GB/s"`."""
+    return "" if rate is None else f"{memory_text(rate)}/s"
+
+
+def throttled_text(use: Use) -> str:
+    """`"power cap 25 %, thermal 2 %"`: for which part of the time the device was held back, and why."""
+    worst = sorted(use.throttled.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} {percent_text(share * 100)}" for reason, share in worst if share > 0)
+
+
+def text_or_empty(value: float | None, words: Callable[[float], str]) -> str:
+    """The value in words; the empty text for one that nothing measured."""
+    return "" if value is None else words(value)
+
+
+def _energy(receipt: Receipt) -> float | None:
+    return receipt.energy if receipt.energy is not None else _sum([use.energy for use in receipt.devices])
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """The sum, if all are known."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) if measured and len(measured) == len(values) else None

@@ -6,8 +6,7 @@ import re
 from typing import Any, Final, Sequence
 
 from stoker.core.errors import ParameterError
-from stoker.core.patterns import lazy_pattern
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 
 PREFIX: Final = "secret:"
 """How the text of a reference begins."""

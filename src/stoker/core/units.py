@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Seque
 import attrs
 
 from stoker.core.errors import SettingsError, did_you_mean, nearest
-from stoker.core.patterns import lazy_pattern
-from stoker.core.values import when_made
+from stoker.core.values import lazy_pattern, when_made
 from stoker.core.words import shown
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 The user's own code counts in cache keys by what it does; all other code counts by the version of its package. Packages
 that are installed in editable form lie outside the folders of installed packages, and are the user's own.
+
+Also where something stands in the user's code, as a person reads it: "train.py:14".
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import functools
 import os
 import re
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from types import CodeType, FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from traceback import TracebackException
     from types import FunctionType
+
 
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 """Names of the folders of installed packages."""
@@ -136,3 +139,73 @@ def _leave_out_stoker(shown: TracebackException) -> None:
 
 def _is_stokers(filename: str) -> bool:
     return os.path.abspath(filename).startswith(_STOKER)
+
+
+_STOKER_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_COMMANDS: Final = "click"
+"""The library that calls Stoker's commands: nothing below it is the user's, the installed script included."""
+_shown: dict[tuple[str, str], str] = {}
+
+
+def source_line(filename: str, line: int) -> str:
+    """A file, relative to the working directory where it lies below it, and a line."""
+    folder = _folder()
+    name = _shown.get((folder, filename))
+    if name is None:
+        name = _shown[folder, filename] = _readable(filename, folder)
+    return f"{name}:{line}"
+
+
+def definition_line(function: Any) -> str:
+    """Where a function is defined; its first decorator's line where it has one."""
+    code = getattr(function, "__code__", None)
+    return source_line(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else caller()
+
+
+def caller() -> str:
+    """Where the user's code called into Stoker; empty where a command line did."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_STOKER_FOLDER):
+            if frame.f_globals.get("__name__", "").partition(".")[0] == _COMMANDS:
+                return ""
+            if is_user_file(file):
+                return source_line(file, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return ""
+
+
+def _readable(filename: str, folder: str) -> str:
+    if filename.startswith("<"):
+        return filename
+    whole = os.path.abspath(filename) if folder else filename
+    prefix = os.path.join(folder, "")
+    return whole[len(prefix) :] if folder and whole.startswith(prefix) else os.path.basename(filename)
+
+
+def own_code() -> tuple[str, ...]:
+    """The entries of this process's `sys.path` with the user's own code."""
+    entries = dict.fromkeys(entry or os.getcwd() for entry in sys.path)
+    return tuple(entry for entry in entries if not is_installed(entry))
+
+
+def is_installed(path: str) -> bool:
+    """Whether a folder belongs to this Python, or to Stoker."""
+    import site  # hardly any process asks
+    import sysconfig
+
+    real = os.path.realpath(path)
+    above_stoker = os.path.dirname(os.path.dirname(_STOKER))
+    roots = {*map(os.path.realpath, [above_stoker, *site.getsitepackages(), site.getusersitepackages()])}
+    roots |= {os.path.realpath(place) for place in sysconfig.get_paths().values()}
+    roots |= {os.path.realpath(os.path.join(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)}
+    roots |= {os.path.realpath(os.path.join(prefix, "bin")) for prefix in (sys.prefix, sys.base_prefix)}
+    return any(real == root or real.startswith(root.rstrip("/") + "/") for root in roots)

@@ -3,19 +3,22 @@ first needed, and `__eq__`, `__hash__` and `__repr__` are the same for all of th
 
 A small run loads some 170 classes and makes instances of half of them; to compile the methods of all took two fifths of
 its driver's time. A process that forks many calls `complete` before, so that they do not make them anew.
+
+Also regular expressions that are compiled at their first use, and keys for caches of what follows from large objects.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import re
 import reprlib
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Final
+from typing import TYPE_CHECKING, Any, Callable, Final, Generic, TypeVar, cast
 
 import attrs
 
-__all__ = ["complete", "complete_next", "define", "frozen", "when_made"]
+__all__ = ["IdentityKey", "complete", "complete_next", "define", "frozen", "lazy_pattern", "when_made"]
 
 if TYPE_CHECKING:
     from attrs import define, frozen
@@ -128,3 +131,45 @@ def _text(value: attrs.AttrsInstance) -> str:
         if field.repr
     )
     return f"{type(value).__qualname__.rpartition('>.')[2]}({', '.join(texts)})"
+
+
+T = TypeVar("T")
+
+
+class IdentityKey(Generic[T]):
+    """An argument for a function with `functools.lru_cache` that compares by the object's identity.
+
+    The cache keeps the object alive, so that its `id` is not used again. The object must not change.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other.value is self.value
+
+
+_METHODS: Final = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn")
+
+
+def lazy_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """`re.compile`, done when a method of the pattern is first used: a small run loads some fifty and uses ten."""
+    return cast("re.Pattern[str]", _LazyPattern(text, flags))
+
+
+class _LazyPattern:
+    def __init__(self, text: str, flags: int) -> None:
+        self.pattern = text
+        self._flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        compiled = re.compile(self.pattern, self._flags)
+        vars(self).update({method: getattr(compiled, method) for method in _METHODS})
+        return getattr(compiled, name)

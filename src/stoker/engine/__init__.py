@@ -1,1 +1,1 @@
-"""Floor 4: decides what happens next in a run, and makes it happen."""
+"""Decides what happens next in a run, and makes it happen."""

@@ -75,7 +75,7 @@ class Accounts:
         if status.lease is None:
             _advise_asking(step, facts)
             return
-        from stoker.core import receipt_words  # only for steps with devices
+        from stoker.core.receipt import summary
         from stoker.devices.receipt import receipt_of, together, tracks
 
         lease, result = status.lease, status.result
@@ -104,7 +104,7 @@ class Accounts:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(one.samples)
         facts["pretended"] = receipt.simulated or bool(receipt.fallback)
-        facts["receipt"] = receipt_words.summary(receipt)
+        facts["receipt"] = summary(receipt)
         objection = _objection(receipt, step, facts)
         if objection:
             from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms

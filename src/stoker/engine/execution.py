@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping
 import attrs
 
 from stoker.core.plan import StepPlan
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource
 from stoker.core.values import frozen
 from stoker.plan.cachekey import Environment, KeyParts
 from stoker.worker.secrets import SecretReader

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.backends.base.backend import LeavesOut, RunningBackend, capability
 from stoker.core.observer import Observer
-from stoker.core.patterns import lazy_pattern
 from stoker.core.plan import JobStatus
 from stoker.core.protocol import LEFT_OUT
 from stoker.core.status import FAULTY_MACHINE, FAULTY_PLACE, REFUSED_PLACE
+from stoker.core.values import lazy_pattern
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
 

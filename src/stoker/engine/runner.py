@@ -13,14 +13,13 @@ from typing import Any, Callable, Final, Mapping, Sequence
 
 from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBackend, SharesKernel, capability
 from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
-from stoker.core.observer import Observer
+from stoker.core.observer import DeferredObserver, Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
 from stoker.core.protocol import JOB, METRICS
 from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, RunStatus
 from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
-from stoker.engine.deferred import DeferredObserver
 from stoker.engine.escalation import Escalation
 from stoker.engine.execution import Policy, StepExecution
 from stoker.engine.growth import Growth

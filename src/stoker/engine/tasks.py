@@ -6,9 +6,9 @@ from typing import Any, Collection, Sequence
 
 import attrs
 
-from stoker.core.admission import demand
 from stoker.core.ladder import climbed_after
 from stoker.core.plan import StepPlan, source_keys
+from stoker.core.settings import demand
 from stoker.engine.events import TaskSpec
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Final, Iterator, Mapping
 from stoker.cli import card
 from stoker.cli.output import table, when
 from stoker.client.client import TRUST
-from stoker.core import receipt_words as words
+from stoker.core import receipt as words
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
 from stoker.core.words import count_text

@@ -22,9 +22,9 @@ from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
+from stoker.core.usercode import caller
 from stoker.flows.parameters import fill_configs, needs_configs
 from stoker.launchers.registry import LAUNCHERS
-from stoker.pipelines.places import caller
 from stoker.run.attached import resource_words
 from stoker.settings.options import layer_from
 

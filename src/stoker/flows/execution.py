@@ -13,11 +13,11 @@ import attrs
 
 from stoker.backends.base.backend import RunningBackend
 from stoker.core import findings as checks
-from stoker.core.admission import DEFAULT_CPUS
 from stoker.core.errors import PreflightError
 from stoker.core.flow import TRANSITION, CaughtFailure, FlowGraph
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Capacity, StepPlan
+from stoker.core.settings import DEFAULT_CPUS
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine import events as ev
 from stoker.engine.growth import Growth

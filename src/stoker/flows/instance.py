@@ -13,7 +13,7 @@ import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.flow import OWN, STEP_MARK
-from stoker.pipelines.places import caller
+from stoker.core.usercode import caller
 
 F = TypeVar("F", bound=Callable[..., Any])
 

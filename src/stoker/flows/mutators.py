@@ -21,13 +21,13 @@ from typing import Any, Callable, ClassVar, Final, Iterator, Literal, Mapping, S
 
 from stoker.backends.refused import refusal
 from stoker.core.errors import StokerError, UsageError, nearest
+from stoker.core.usercode import caller, source_line
 from stoker.flows import decorators as flowdecorators
 from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, make_note, notes_of
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.parameters import Config, Parameter
 from stoker.flows.transitions import is_step, steps_of
 from stoker.flows.user_decorators import USERS, Decorating, find_user_decorator, suggest
-from stoker.pipelines.places import caller, source_line
 from stoker.run.attached import words_of
 
 Phase = Literal["early", "late"]

@@ -18,10 +18,10 @@ from stoker.core.codec import parse_json
 from stoker.core.errors import ParameterError, SettingsError, StokerError, UsageError, nearest
 from stoker.core.secret import Secret
 from stoker.core.units import UNSET
+from stoker.core.usercode import caller
 from stoker.core.words import shown
 from stoker.flows.instance import TASK, parameters_of
 from stoker.pipelines import params
-from stoker.pipelines.places import caller
 
 _PLAIN: Final = (bool, int, float, str)
 _SHORT_BOOLEANS: Final[Mapping[str, str]] = {"t": "true", "y": "true", "f": "false", "n": "false"}

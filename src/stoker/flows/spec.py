@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.core import request
 from stoker.core.errors import UsageError
+from stoker.core.usercode import caller, definition_line
 from stoker.flows.instance import FlowInstance
-from stoker.pipelines.places import caller, definition_line
 
 if TYPE_CHECKING:
     from stoker.flows.definition import FlowDefinition

@@ -25,8 +25,7 @@ from stoker.core.errors import GraphError, NotFound, RunCancelled, RunFailed, Us
 from stoker.core.flow import OWN
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunRequest
-from stoker.core.retry import NO_RETRY
-from stoker.core.settings import PipelineSettings
+from stoker.core.settings import NO_RETRY, PipelineSettings
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import time_text
 from stoker.flows import client as flows

@@ -15,7 +15,7 @@ import attrs
 
 from stoker.core.errors import GraphError, nearest
 from stoker.core.flow import STEP_MARK, FlowGraph, FlowStep, StepKind
-from stoker.pipelines.places import source_line
+from stoker.core.usercode import source_line
 
 _FORMS: Final = ("foreach", "num_parallel", "condition")
 _NEXT: Final = "self.next(self.another_step)"

@@ -12,8 +12,8 @@ from typing import Any, Callable, ClassVar, Final, Iterator, Mapping
 
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.flow import STEP_MARK
+from stoker.core.usercode import caller
 from stoker.flows.parameters import fill_configs
-from stoker.pipelines.places import caller
 
 USERS: Final = "__stoker_flow_users__"
 """The attribute in which a step has the `UserStepDecorator`s around it, innermost first."""

@@ -24,8 +24,8 @@ from typing import IO, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.core.errors import BackendError
 from stoker.core.packages import Interpreter, PackageSettings
+from stoker.core.usercode import is_installed, own_code
 from stoker.core.words import time_text
-from stoker.images.installed import is_installed, own_code
 from stoker.images.installers import commands, python_of
 from stoker.images.wheel import VENDORED, worker_bundle
 

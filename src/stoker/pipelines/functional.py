@@ -29,6 +29,7 @@ from stoker.core.errors import GraphError, ParameterError, StokerError, UsageErr
 from stoker.core.graph import Graph, StepSpec
 from stoker.core.request import RunOption
 from stoker.core.settings import Layer
+from stoker.core.usercode import caller, definition_line
 from stoker.core.values import frozen
 from stoker.pipelines import options as keywords
 from stoker.pipelines import signature as signatures
@@ -36,7 +37,6 @@ from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, each
 from stoker.pipelines.options import CallOptions, Hook, PipelineOptions, StepOptions, split_options
 from stoker.pipelines.params import check, from_document
-from stoker.pipelines.places import caller, definition_line
 from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 from stoker.pipelines.tracing import ACTIVE, BodySession, Call, Trace, checked_name, inside
 

@@ -6,8 +6,8 @@ from typing import Any, Callable, Final, Generic, Iterator, Mapping, NoReturn, P
 
 from stoker.core.errors import GraphError
 from stoker.core.graph import FromStep
+from stoker.core.usercode import caller
 from stoker.core.values import frozen
-from stoker.pipelines.places import caller
 
 R_co = TypeVar("R_co", covariant=True)
 

@@ -20,9 +20,9 @@ from stoker.core.usercode import (
     raised_by_user,
     replaced_functions,
     replaced_text,
+    source_line,
     user_traceback,
 )
-from stoker.pipelines.places import source_line
 
 _exit_code = 0
 

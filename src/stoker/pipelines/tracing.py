@@ -16,12 +16,11 @@ import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import GraphNode, StepSpec
-from stoker.core.patterns import lazy_pattern
 from stoker.core.settings import Layer
-from stoker.core.values import frozen
+from stoker.core.usercode import caller
+from stoker.core.values import frozen, lazy_pattern
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
-from stoker.pipelines.places import caller
 from stoker.pipelines.signature import FunctionSignature
 from stoker.settings.options import OPTIONS
 

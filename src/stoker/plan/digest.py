@@ -31,9 +31,8 @@ from typing import Any, Callable, Final, Iterable, Literal, Mapping, Sequence, U
 
 import attrs
 
-from stoker.core.patterns import lazy_pattern
 from stoker.core.usercode import is_own_package, is_user_class, is_user_file, is_user_module
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 from stoker.plan.codereading import CodeReading, LookupSite, NamePath, read_code
 from stoker.plan.installed import module_spec, package_root
 from stoker.store.serializers.references import tensor_reduction

@@ -17,8 +17,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, Iterator, Sequence
 
-from stoker.core.patterns import lazy_pattern
 from stoker.core.usercode import is_user_file
+from stoker.core.values import lazy_pattern
 
 _INFO: Final = lazy_pattern(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d[^-]*)?\.(dist|egg)-info")
 _SEPARATORS: Final = lazy_pattern(r"[-_.]+")

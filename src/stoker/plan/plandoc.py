@@ -14,8 +14,8 @@ from stoker.core.errors import SettingsError, StoreError
 from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.plugins import resolve
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 
 _SHARED: Final[Mapping[str, Any]] = {
     "settings": StepSettings,

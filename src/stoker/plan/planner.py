@@ -30,8 +30,8 @@ from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Man
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
+from stoker.core.protocol import FunctionSource
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
-from stoker.core.source import FunctionSource
 from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import secretchecks

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Callable, Final
 
 from stoker.core.errors import SourceError
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource
 from stoker.core.usercode import script_module
 
 _FIX: Final = "define it with def at module level and hand over what it needs as parameters"

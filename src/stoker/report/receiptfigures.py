@@ -12,7 +12,7 @@ from typing import Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core import receipt_words as words
+from stoker.core import receipt as words
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.words import memory_text
 from stoker.report.badges import badge

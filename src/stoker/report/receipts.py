@@ -9,7 +9,7 @@ import math
 import textwrap
 from typing import Callable, Final, Iterator, Mapping, Sequence
 
-from stoker.core import receipt_words as words
+from stoker.core import receipt as words
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report.charts import BLOCKS, Glyphs, Style, ceiling, chart

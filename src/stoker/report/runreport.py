@@ -22,8 +22,7 @@ from stoker.client.variants import Variant, element_variants, metric_names
 from stoker.core.errors import StokerError
 from stoker.core.findings import merged
 from stoker.core.plan import LogLine, Plan, StepPlan, source_keys
-from stoker.core.receipt import Receipt
-from stoker.core.receipt_words import energy_text, summary_of, totals
+from stoker.core.receipt import Receipt, energy_text, summary_of, totals
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.values import frozen
 from stoker.core.words import attempts_text, bounded, count_text, time_text, took_text

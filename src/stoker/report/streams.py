@@ -11,8 +11,8 @@ import stat
 import sys
 from typing import Final, TextIO
 
-from stoker.core.patterns import lazy_pattern
 from stoker.core.printable import printable
+from stoker.core.values import lazy_pattern
 
 STEP_COLOURS: Final = "STOKER_STEP_COLOURS"
 """The variable that lets the colours of steps' own output pass, where it is set and neither empty nor 0."""

@@ -13,11 +13,11 @@ import attrs
 from stoker.backends.refused import refusal
 from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, UsageError, nearest
-from stoker.core.patterns import lazy_pattern
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET
+from stoker.core.values import lazy_pattern
 from stoker.pipelines.params import parse
 from stoker.plan.layers import PLATFORM, RunFile
 from stoker.settings.options import component_settings, layer_from

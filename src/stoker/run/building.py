@@ -34,13 +34,13 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.findings import Finding
 from stoker.core.plan import Code, StepPlan, reporter_of
+from stoker.core.protocol import FunctionSource
 from stoker.core.questions import NoAnswer, Questions
-from stoker.core.source import FunctionSource
 from stoker.core.units import value_or
+from stoker.core.usercode import is_installed
 from stoker.core.words import time_text
 from stoker.images import context
 from stoker.images.context import IGNORE_FILE, LARGE, CodePackage
-from stoker.images.installed import is_installed
 from stoker.images.wheel import worker_bundle
 from stoker.store.blobs import Blobs
 from stoker.worker import secrets

@@ -16,9 +16,8 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import ParameterError, StokerError
-from stoker.core.patterns import lazy_pattern
 from stoker.core.request import REQUEST, NotTheDriver, RunOption, RunRequest
-from stoker.core.values import define
+from stoker.core.values import define, lazy_pattern
 from stoker.report.streams import echo, say
 from stoker.run.program import Program
 

@@ -34,9 +34,9 @@ from stoker.core.findings import Finding
 from stoker.core.plan import Plan, RunOrigin, StepPlan
 from stoker.core.printable import check_name
 from stoker.core.printable import check_names as check_names_of
+from stoker.core.protocol import FunctionSource
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
-from stoker.core.source import FunctionSource
 from stoker.core.status import STEP_GOOD
 from stoker.core.usercode import script_module
 from stoker.core.words import count_text

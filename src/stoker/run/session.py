@@ -19,10 +19,10 @@ from stoker.core import plugins
 from stoker.core.findings import Finding
 from stoker.core.plan import Code, Plan, Site, StepPlan
 from stoker.core.printable import printable
+from stoker.core.protocol import FunctionSource
 from stoker.core.questions import SECONDS, NoAnswer, Questions, offline_reason
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
-from stoker.core.source import FunctionSource
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file, with_usual_parts
 from stoker.plan.planner import Overrides, refuse
 from stoker.run.attached import attached_settings

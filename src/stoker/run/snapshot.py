@@ -18,7 +18,7 @@ import attrs
 
 from stoker.core.errors import StoreError, UsageError
 from stoker.core.plan import Plan
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource
 from stoker.core.usercode import is_user_file
 from stoker.store.records import Records
 from stoker.store.store import Store

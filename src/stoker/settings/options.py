@@ -19,9 +19,8 @@ from stoker.core.monitoring import WATCHED, Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
 from stoker.core.resources import ResourceSettings, check_complete
-from stoker.core.retry import NO_RETRY, Retry
 from stoker.core.secret import Secret
-from stoker.core.settings import COMPONENTS, TRACKED, Layer, Level, StepSettings, fields_given
+from stoker.core.settings import COMPONENTS, NO_RETRY, TRACKED, Layer, Level, Retry, StepSettings, fields_given
 from stoker.core.units import (
     UNSET,
     by_own_names,

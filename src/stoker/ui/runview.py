@@ -16,7 +16,7 @@ from stoker.client.document import Placements, element_counts, fanout_status, ru
 from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
 from stoker.client.variants import element_variants
-from stoker.core import receipt_words
+from stoker.core import receipt as receipt_words
 from stoker.core.plan import Plan, source_keys
 from stoker.core.receipt import Receipt
 from stoker.core.words import EXPECTED_START, memory_text, number_text, time_text

@@ -17,9 +17,9 @@ from typing import Any, Callable, ClassVar, Final, Sequence
 import attrs
 
 from stoker.core import values, wire
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError
+from stoker.core.orders import BootSpec
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerEvent, WorkerExit
 from stoker.worker import boot, prctl, processes
 from stoker.worker.codecopy import CodeCopy

@@ -3,7 +3,7 @@ and writes the result.
 
     python -m stoker.worker.boot SPEC
 
-SPEC is a file, or a URI that fsspec knows, with the `core.bootspec.BootSpec` that the sender wrote. A lease in
+SPEC is a file, or a URI that fsspec knows, with the `core.orders.BootSpec` that the sender wrote. A lease in
 it that names no devices is filled in with those that the platform gave (`worker.granted`). The job's time is nearly
 over when the platform sends SIGUSR1, or the file `warned` appears beside SPEC: the step sees that it should stop
 (`worker.notice`).
@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, Final, Iterator
 import attrs
 
 from stoker.core import wire
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
+from stoker.core.orders import BootSpec
 from stoker.core.plan import LogLine
 from stoker.core.protocol import (
     CREDENTIALS,
@@ -44,6 +44,7 @@ from stoker.core.protocol import (
     METRICS,
     RESULT,
     SECRET_VALUES,
+    FunctionSource,
     ServerHello,
     StepError,
     StepResult,
@@ -51,7 +52,6 @@ from stoker.core.protocol import (
     WorkerExit,
     WorkerJob,
 )
-from stoker.core.source import FunctionSource
 from stoker.core.status import CAUSES, INPUT_ERROR
 from stoker.store import notes
 from stoker.vendors.table import NO_DEVICES

@@ -19,7 +19,7 @@ from stoker.core.codec import to_json
 from stoker.core.protocol import StepResult, WorkerEvent, WorkerJob
 
 if TYPE_CHECKING:
-    from stoker.core.bootspec import BootSpec
+    from stoker.core.orders import BootSpec
 
 NOTE: Final = "checkpoints"
 """What events of copies are called in a run's record."""

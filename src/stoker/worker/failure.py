@@ -14,7 +14,6 @@ from typing import Callable, Final, Iterator, Sequence
 import attrs
 
 from stoker.core.errors import StokerError
-from stoker.core.patterns import lazy_pattern
 from stoker.core.protocol import StepError
 from stoker.core.status import (
     CRASHED,
@@ -31,7 +30,7 @@ from stoker.core.status import (
     Retryable,
 )
 from stoker.core.usercode import user_traceback
-from stoker.core.values import frozen
+from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
 from stoker.worker.notice import Terminated
 

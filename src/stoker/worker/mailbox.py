@@ -2,7 +2,7 @@
 
     python -m stoker.worker.mailbox FOLDER PATIENCE
 
-FOLDER is a mailbox (`core.mailbox`): a folder, or a URI that fsspec knows. Each order is run by `worker.boot` in a
+FOLDER is a mailbox (`core.orders`): a folder, or a URI that fsspec knows. Each order is run by `worker.boot` in a
 process of its own; its output goes into the mailbox piece by piece, and to this program's own output, where the
 platform's log has it. The program ends with the code that the driver's last order names, so that the platform shows
 the task as the step ended; with `LOST` where no order came for PATIENCE seconds.
@@ -29,9 +29,9 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from stoker.core import mailbox, wire
+from stoker.core import orders, wire
 from stoker.core.codec import from_json, parse_json, parse_object, to_json
-from stoker.core.mailbox import LOST, MailEnd, MailOrder, MailPiece, MailState
+from stoker.core.orders import LOST, MailEnd, MailOrder, MailPiece, MailState
 from stoker.core.protocol import MARK, RESULT
 from stoker.store import notes
 
@@ -70,7 +70,7 @@ class Waiter:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         order = self._resume()
-        self._put(mailbox.UP, MailState(host=socket.gethostname(), began=time.time()))
+        self._put(orders.UP, MailState(host=socket.gethostname(), began=time.time()))
         while True:
             letter = self._next(order)
             if letter is None:
@@ -91,18 +91,18 @@ class Waiter:
         is lost: its node is gone, or was ended by the platform."""
         numbers = sorted(int(name) for name in notes.names(self._folder) if name.isdecimal())
         for number in numbers:
-            state = self._get(mailbox.state_note(number), MailState)
+            state = self._get(orders.state_note(number), MailState)
             if state is None:
                 return number
             if not state.over:
-                self._put(mailbox.state_note(number), attrs.evolve(state, over=True, lost=True))
+                self._put(orders.state_note(number), attrs.evolve(state, over=True, lost=True))
         return numbers[-1] + 1 if numbers else 0
 
     def _next(self, number: int) -> MailOrder | None:
         """The order, once it is there; None where none comes, or the program is to end."""
         pause, until = SOON, time.monotonic() + self._patience
         while not self._stopped:
-            order = self._get(mailbox.order_note(number), MailOrder)
+            order = self._get(orders.order_note(number), MailOrder)
             if order is not None:
                 return order
             if time.monotonic() >= until:
@@ -118,19 +118,19 @@ class Waiter:
     def _execute(self, number: int) -> None:
         """Run an order to its end."""
         state = MailState(host=socket.gethostname(), began=time.time())
-        self._put(mailbox.state_note(number), state)
-        if self._get(mailbox.end_note(number), MailEnd) is not None:  # it was cancelled before it began
-            self._put(mailbox.state_note(number), attrs.evolve(state, over=True, code=-signal.SIGTERM))
+        self._put(orders.state_note(number), state)
+        if self._get(orders.end_note(number), MailEnd) is not None:  # it was cancelled before it began
+            self._put(orders.state_note(number), attrs.evolve(state, over=True, code=-signal.SIGTERM))
             return
-        place = f"{self._folder}/{mailbox.order_folder(number)}"
+        place = f"{self._folder}/{orders.order_folder(number)}"
         here = tempfile.mkdtemp(prefix="stoker-job-")
         try:
-            document = parse_object(notes.get(f"{place}/{mailbox.JOB}") or b"")
+            document = parse_object(notes.get(f"{place}/{orders.JOB}") or b"")
             names = _localize(document, here)
-            with open(f"{here}/{mailbox.JOB}", "w", encoding="utf-8") as file:
+            with open(f"{here}/{orders.JOB}", "w", encoding="utf-8") as file:
                 json.dump(document, file)
             self._boot = boot = subprocess.Popen(
-                [sys.executable, "-m", "stoker.worker.boot", f"{here}/{mailbox.JOB}"],
+                [sys.executable, "-m", "stoker.worker.boot", f"{here}/{orders.JOB}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -143,13 +143,13 @@ class Waiter:
             finally:
                 code = boot.wait()
                 self._boot = None
-            for name in (RESULT, mailbox.SAMPLES):
+            for name in (RESULT, orders.SAMPLES):
                 for path in _files_of(here, name):
                     with open(path, "rb") as plain:
                         notes.put(f"{place}/{name}", plain.read())
         finally:
             shutil.rmtree(here, ignore_errors=True)
-        self._put(mailbox.state_note(number), attrs.evolve(state, over=True, code=code))
+        self._put(orders.state_note(number), attrs.evolve(state, over=True, code=code))
 
     def _follow(
         self, boot: subprocess.Popen[bytes], number: int, state: MailState, names: tuple[bytes, bytes] | None
@@ -175,14 +175,14 @@ class Waiter:
                         size += len(ready)
                 now = time.monotonic()
                 if frames and (now >= flush_at or size >= LARGE or not selector.get_map()):
-                    self._put(mailbox.piece_note(number, state.pieces), MailPiece(frames=tuple(frames)))
+                    self._put(orders.piece_note(number, state.pieces), MailPiece(frames=tuple(frames)))
                     state = attrs.evolve(state, pieces=state.pieces + 1)
-                    self._put(mailbox.state_note(number), state)
+                    self._put(orders.state_note(number), state)
                     size, flush_at = 0, now + PIECE
                     frames.clear()
                 if now >= look_at and kill_at == float("inf"):
                     look_at = now + LOOK
-                    end = self._get(mailbox.end_note(number), MailEnd)
+                    end = self._get(orders.end_note(number), MailEnd)
                     if end is not None:
                         kill_at, look_at = now + end.grace + (LEAST if end.grace else 0.0), float("inf")
                         boot.send_signal(signal.SIGTERM)
@@ -228,7 +228,7 @@ def _localize(document: dict[str, Any], here: str) -> tuple[bytes, bytes] | None
     lease = document["job"].get("accelerators")
     if not lease:
         return None
-    theirs, lease["samples"] = lease["samples"], f"{here}/{mailbox.SAMPLES}"
+    theirs, lease["samples"] = lease["samples"], f"{here}/{orders.SAMPLES}"
     names = [json.dumps(name.removesuffix(".jsonl"))[1:-1].encode() for name in (lease["samples"], theirs)]
     return names[0], names[1]
 

@@ -8,7 +8,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from stoker.core.patterns import lazy_pattern
+from stoker.core.values import lazy_pattern
 
 if TYPE_CHECKING:
     from stoker.core.metrics import Row

@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from stoker.core import request
 from stoker.core.errors import SourceError
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource
 
 
 def function_of(source: FunctionSource, read: Callable[[str], bytes]) -> Callable[..., Any]:

@@ -2,9 +2,10 @@
 
     python -m stoker.worker.pool FOLDER NAME
 
-FOLDER is a pool (`core.pool`), NAME this worker's name in it. For each order the worker forks a process that does what
-`worker.boot` does in a job of its own: a fresh process, with the order's own output files and result. What boot needs
-is imported once. An order is run by whoever makes its claim, so that it is run once however many workers there are.
+FOLDER is a pool (`core.orders`), NAME this worker's name in it. For each order the worker forks a process that does
+what `worker.boot` does in a job of its own: a fresh process, with the order's own output files and result. What boot
+needs is imported once. An order is run by whoever makes its claim, so that it is run once however many workers there
+are.
 
 SIGTERM ends the running job within its grace, SIGUSR1 warns it; the worker takes nothing more after either.
 """
@@ -24,10 +25,9 @@ import time
 from typing import Any, Final
 
 from stoker.core import wire
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json, parse_json
 from stoker.core.errors import SettingsError
-from stoker.core.pool import (
+from stoker.core.orders import (
     CLAIMS,
     IDLE,
     LIFETIME,
@@ -36,6 +36,7 @@ from stoker.core.pool import (
     SIGNAL,
     SPEC,
     TOLD,
+    BootSpec,
     PoolNote,
     PoolOrder,
     PoolSpec,

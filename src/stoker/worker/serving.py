@@ -19,8 +19,7 @@ import attrs
 
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.protocol import ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource, ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.store.blobs import Blobs
 from stoker.worker.notice import Notice
 from stoker.worker.preloading import ImportWatch

@@ -20,8 +20,7 @@ import attrs
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import DamagedArtifact, SerializationError, StokerError
 from stoker.core.plugins import resolve
-from stoker.core.protocol import StepError, StepResult, StepTask, WorkerEvent, WorkerJob
-from stoker.core.source import FunctionSource
+from stoker.core.protocol import FunctionSource, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.status import (
     CANCELLED,
     CAUSES,

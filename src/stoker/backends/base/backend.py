@@ -28,9 +28,8 @@ from typing import (
 import attrs
 
 from stoker.core.findings import Check
-from stoker.core.identitykey import IdentityKey
 from stoker.core.plugins import resolve
-from stoker.core.values import frozen
+from stoker.core.values import IdentityKey, frozen
 
 if TYPE_CHECKING:
     from stoker.backends.base.beside import Beside, RunningAttempt

@@ -1,4 +1,4 @@
-"""The driver's side of mailboxes (`core.mailbox`): sends orders to waiting programs, and reads what becomes of them."""
+"""The driver's side of mailboxes (`core.orders`): sends orders to waiting programs, and reads what becomes of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import attrs
 
 from stoker.backends.base.archives import archive
 from stoker.backends.base.platforms import Away
-from stoker.core import mailbox
-from stoker.core.bootspec import BootSpec
+from stoker.core import orders as mail
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
-from stoker.core.mailbox import MailEnd, MailOrder, MailPiece, MailState
+from stoker.core.orders import BootSpec, MailEnd, MailOrder, MailPiece, MailState
 from stoker.core.protocol import RESULT
 from stoker.store import notes
 
@@ -54,7 +53,7 @@ class Letter:
     @property
     def folder(self) -> str:
         """The order's own folder."""
-        return f"{self.box}/{mailbox.order_folder(self.number)}"
+        return f"{self.box}/{mail.order_folder(self.number)}"
 
 
 @attrs.frozen(kw_only=True)
@@ -90,26 +89,26 @@ def bring_worker(bundle: str, place: str) -> None:
 
 def send(letter: Letter, document: BootSpec, about: OrderInfo) -> None:
     """Leave an order; the order itself is written last."""
-    _put(f"{letter.folder}/{mailbox.JOB}", document)
+    _put(f"{letter.folder}/{mail.JOB}", document)
     _put(f"{letter.folder}/{ABOUT}", about)
-    _put(f"{letter.box}/{mailbox.order_note(letter.number)}", MailOrder())
+    _put(f"{letter.box}/{mail.order_note(letter.number)}", MailOrder())
 
 
 def dismiss(box: str, number: int, code: int) -> None:
     """Have the program of a mailbox end with an exit code when it has done what was ordered."""
-    _put(f"{box}/{mailbox.order_note(number)}", MailOrder(leave=code))
+    _put(f"{box}/{mail.order_note(number)}", MailOrder(leave=code))
 
 
 def ask_end(letter: Letter, grace: float) -> None:
     """Have the job of an order end within `grace` seconds."""
-    _put(f"{letter.box}/{mailbox.end_note(letter.number)}", MailEnd(grace=grace))
+    _put(f"{letter.box}/{mail.end_note(letter.number)}", MailEnd(grace=grace))
 
 
 def look(letters: Sequence[Letter]) -> dict[Letter, LetterNews]:
     """What is new of orders; those that nobody has taken are not mentioned."""
-    states = _read(MailState, {f"{one.box}/{mailbox.state_note(one.number)}": one for one in letters})
+    states = _read(MailState, {f"{one.box}/{mail.state_note(one.number)}": one for one in letters})
     wanted = {
-        f"{one.box}/{mailbox.piece_note(one.number, piece)}": (one, piece)
+        f"{one.box}/{mail.piece_note(one.number, piece)}": (one, piece)
         for one, state in states.items()
         for piece in range(one.read, state.pieces)
     }
@@ -131,7 +130,7 @@ def look(letters: Sequence[Letter]) -> dict[Letter, LetterNews]:
 
 def are_up(boxes: Sequence[str]) -> set[str]:
     """Those of the mailboxes whose programs wait, or have waited."""
-    there = asked("mailboxes", lambda: notes.get_all([f"{box}/{mailbox.UP}" for box in boxes]))
+    there = asked("mailboxes", lambda: notes.get_all([f"{box}/{mail.UP}" for box in boxes]))
     return {path.rpartition("/")[0] for path in there}
 
 
@@ -141,7 +140,7 @@ def orders(box: str) -> Iterator[tuple[Letter, OrderInfo | None, MailState | Non
     for number in numbers:
         letter = Letter(box=box, number=number)
         about = asked("order", lambda letter=letter: notes.get(f"{letter.folder}/{ABOUT}"))  # type: ignore[misc]
-        states = _read(MailState, {f"{box}/{mailbox.state_note(number)}": letter})
+        states = _read(MailState, {f"{box}/{mail.state_note(number)}": letter})
         yield (
             letter,
             None if about is None else from_json(OrderInfo, parse_json(about), strict=False),
@@ -156,14 +155,14 @@ def result(letter: Letter) -> bytes | None:
 
 def samples(letter: Letter) -> bytes | None:
     """What the monitor of the order's devices has written; None where there were none."""
-    return asked("samples", lambda: notes.get(f"{letter.folder}/{mailbox.SAMPLES}"))
+    return asked("samples", lambda: notes.get(f"{letter.folder}/{mail.SAMPLES}"))
 
 
 def clear(letter: Letter) -> None:
     """Remove what was read of an order that is over; the order and its state stay, by which its program counts."""
-    names = [mailbox.JOB, RESULT, mailbox.SAMPLES]
+    names = [mail.JOB, RESULT, mail.SAMPLES]
     paths = [f"{letter.folder}/{name}" for name in names]
-    paths += [f"{letter.box}/{mailbox.piece_note(letter.number, piece)}" for piece in range(letter.read)]
+    paths += [f"{letter.box}/{mail.piece_note(letter.number, piece)}" for piece in range(letter.read)]
     with contextlib.suppress(Away):  # it is removed with the run's folder
         for path in paths:
             asked("removal", lambda path=path: notes.remove(path))  # type: ignore[misc]

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Hashable, Mapping
 import attrs
 
 from stoker.core.codec import to_json
-from stoker.core.identitykey import IdentityKey
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
+from stoker.core.values import IdentityKey
 from stoker.core.words import dashed_name
 
 if TYPE_CHECKING:
-    from stoker.core.bootspec import BootSpec
     from stoker.core.devices import Lease
-    from stoker.core.source import FunctionSource
+    from stoker.core.orders import BootSpec
+    from stoker.core.protocol import FunctionSource
 
 LOOPBACK: Final = "127.0.0.1"
 KEPT: Final = 2
@@ -94,7 +94,7 @@ def boot_spec(
 ) -> BootSpec:
     """What `worker.boot` is told of a job that runs elsewhere. A lease without "devices" is filled in there, with those
     that the platform gave."""
-    from stoker.core.bootspec import BootSpec
+    from stoker.core.orders import BootSpec
 
     # It runs one job, so that nobody stands behind it.
     message = attrs.evolve(worker_job(job, 0), mark=False, timed=True, accelerators=lease, gang=gang)

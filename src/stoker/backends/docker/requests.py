@@ -26,10 +26,9 @@ from stoker.backends.docker.warmfiles import (
     warm_files,
     warm_name,
 )
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
+from stoker.core.orders import BootSpec, PoolSpec
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.pool import PoolSpec
 from stoker.core.protocol import GangTask
 from stoker.core.units import UNSET
 from stoker.store.checkpoints import SHARED, Checkpoints

@@ -29,8 +29,8 @@ from stoker.core.errors import BackendError
 
 if TYPE_CHECKING:
     from stoker.backends.docker.requests import WarmRequest
+    from stoker.core.orders import PoolNote
     from stoker.core.plan import Capacity
-    from stoker.core.pool import PoolNote
 
 _LOOK: Final = 1.0
 _NANO: Final = 1e-9

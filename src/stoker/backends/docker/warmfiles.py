@@ -1,7 +1,7 @@
 """The folders of a container that takes jobs one after another, on this machine.
 
     SCRATCH/containers/NAME/labels.json    the container's labels
-    SCRATCH/containers/NAME/pool/          its pool (`core.pool`) of one worker, and in `job` the present job's folder
+    SCRATCH/containers/NAME/pool/          its pool (`core.orders`) of one worker, and in `job` the present job's folder
     SCRATCH/containers/NAME/checkpoints/   the present job's checkpoints, at the path that they have on this machine
     STORE/jobs/NAME/inputs/, store/        as those of a container of its own (`jobfiles`), filled anew for each job
 
@@ -30,7 +30,7 @@ from stoker.backends.docker.jobfiles import (
     write_documents,
 )
 from stoker.core.codec import to_json
-from stoker.core.pool import (
+from stoker.core.orders import (
     CLAIMS,
     DRIVER,
     ORDERS,

@@ -9,7 +9,7 @@ from stoker.backends.base.byhand import document_lines, file_lines, input_lines,
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow.api import ENDPOINT
 from stoker.core.codec import to_json
-from stoker.core.mailbox import JOB, MailOrder, order_folder, order_note
+from stoker.core.orders import JOB, MailOrder, order_folder, order_note
 from stoker.core.plan import Job
 
 PIPELINE = "pipeline.yaml"

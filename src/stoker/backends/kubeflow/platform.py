@@ -31,7 +31,7 @@ from stoker.backends.kubeflow.compile import Task
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import BackendError, StokerError
-from stoker.core.mailbox import MailState
+from stoker.core.orders import MailState
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 from stoker.store import notes

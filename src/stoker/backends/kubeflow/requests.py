@@ -16,7 +16,7 @@ from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow.settings import FANOUT, PATIENCE, KubeflowSettings
 from stoker.backends.kubernetes.check import image_of
 from stoker.backends.kubernetes.pods import PodRequest, pod_template
-from stoker.core.bootspec import BootSpec
+from stoker.core.orders import BootSpec
 from stoker.core.plan import Job, Site, StepPlan, source_keys
 from stoker.core.units import UNSET
 from stoker.core.words import dashed_name

@@ -50,10 +50,10 @@ from stoker.backends.kubernetes.pods import (
 )
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
-from stoker.core.identitykey import IdentityKey
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import NODE_ID, Topology
 from stoker.core.resources import ResourceSettings
+from stoker.core.values import IdentityKey
 
 TOPOLOGY: Final = Topology(node="JOB_COMPLETION_INDEX", nodes="STOKER_NODES", address="STOKER_NODE_ADDR")
 """The variables of a gang's pods: the index from the Job controller, the address from the API (`status.podIP`)."""

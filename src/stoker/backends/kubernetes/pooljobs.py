@@ -22,9 +22,9 @@ from stoker.backends.kubernetes import poolpod
 from stoker.backends.kubernetes.pods import GANG_LABEL, PodMount, PodRequest
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
-from stoker.core.identitykey import IdentityKey
+from stoker.core.orders import PoolSpec
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.pool import PoolSpec
+from stoker.core.values import IdentityKey
 
 POOL: Final = "stoker/pool"
 """The label of a pool's Jobs and pods: the shape of its steps, as `digest_of` has it."""

@@ -1,11 +1,12 @@
 """The program of a pod that takes several steps: starts the worker of a pool, and serves the driver by exec.
 
-    keep STATE WORKER SPEC    the pod's own command; WORKER has the parts of the worker, SPEC is a `core.pool.PoolSpec`
+    keep STATE WORKER SPEC    the pod's own command; WORKER has the parts of the worker, SPEC its `core.orders.PoolSpec`
     serve STATE [CLAIM]       a session, by exec; CLAIM is the folder of the artifact store's claim
 
-STATE is a folder of the pod: a pool (`core.pool`) with one worker, and a folder for each order that the driver has not
-told to forget. A session reads questions from standard input, each a line of JSON with `bytes` bytes of content behind
-it where it says so, and writes what is new in the same form. The last session alone may order; an earlier one ends.
+STATE is a folder of the pod: a pool (`core.orders`) with one worker, and a folder for each order that the driver has
+not told to forget. A session reads questions from standard input, each a line of JSON with `bytes` bytes of content
+behind it where it says so, and writes what is new in the same form. The last session alone may order; an earlier one
+ends.
 
     {"do": "order", "number", "mark", "bytes"}, {"do": "follow", "number", "offset"}, {"do": "end", "number", "grace"},
     {"do": "forget", "number"}, {"do": "close"}, {"do": "ping"}

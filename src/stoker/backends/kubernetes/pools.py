@@ -38,8 +38,8 @@ from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.sharing import may_share
 from stoker.core.codec import parse_object
 from stoker.core.errors import BackendError, SettingsError
+from stoker.core.orders import SIGNAL
 from stoker.core.plan import Job, JobStatus, Site
-from stoker.core.pool import SIGNAL
 from stoker.core.protocol import MARK, StepResult
 from stoker.core.status import CANCELLED, HOST_OOM, WORKER_LOST
 
@@ -120,7 +120,7 @@ class PoolPod:
     leaving: bool = False
     """Whether it takes nothing more."""
     closed: str = ""
-    """Why its worker has left, by `core.pool`; empty where that is not known."""
+    """Why its worker has left, by `core.orders`; empty where that is not known."""
     over: bool = False
     log: Inquiry | None = None
     """The question for its log, once it has ended."""

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping
 from stoker.backends.base.byhand import document_lines, input_lines, needs, needs_command, stop, subshell
 from stoker.backends.skypilot.requests import MAILBOX
 from stoker.core.codec import to_json
-from stoker.core.mailbox import JOB, MailOrder, order_folder, order_note
+from stoker.core.orders import JOB, MailOrder, order_folder, order_note
 from stoker.core.plan import Job
 
 TASK = "task.json"

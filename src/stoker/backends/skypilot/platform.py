@@ -34,7 +34,7 @@ from stoker.backends.skypilot.command import SkyCommand, SkyLaunch, last_lines
 from stoker.backends.skypilot.settings import CLUSTERS, SkypilotSettings
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
-from stoker.core.mailbox import MailState
+from stoker.core.orders import MailState
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, PREEMPTED, WORKER_LOST
 from stoker.store import notes

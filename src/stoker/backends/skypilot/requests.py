@@ -23,8 +23,8 @@ from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_c
 from stoker.backends.skypilot.catalog import WITHOUT_PRICE
 from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings, alternatives
 from stoker.core.accelerators import Accelerator
-from stoker.core.bootspec import BootSpec
 from stoker.core.errors import SettingsError
+from stoker.core.orders import BootSpec
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import value_or

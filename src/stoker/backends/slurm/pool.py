@@ -1,4 +1,4 @@
-"""A pool of jobs that take steps of one request one after another (`core.pool`, `worker.pool`): what the driver knows.
+"""A pool of jobs that take steps of one request one after another (`core.orders`, `worker.pool`): the driver's side.
 
     FOLDER/RUN/TOKEN/                    the pool: jobs.json (which says so), pool.json, orders, claims, journals
     FOLDER/RUN/TOKEN/NUMBER/             the files of an order: those of a job of its own
@@ -21,8 +21,8 @@ from stoker.backends.slurm.settings import IDLE_AFTER, SlurmSettings
 from stoker.backends.slurm.states import JobRow
 from stoker.backends.slurm.task import SlurmJob
 from stoker.core.codec import to_json
+from stoker.core.orders import ORDERS, SIGNAL, SPEC, PoolNote, PoolOrder, PoolSpec, documents, journal_of, whole
 from stoker.core.plan import Job, Site
-from stoker.core.pool import ORDERS, SIGNAL, SPEC, PoolNote, PoolOrder, PoolSpec, documents, journal_of, whole
 
 SHARE: Final = 0.1
 """Part of a job's time limit after which it begins no step that has no timeout: the step would be cut short."""

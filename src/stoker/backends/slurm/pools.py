@@ -41,8 +41,8 @@ from stoker.backends.slurm.task import LATE, SlurmJob, pooled_job
 from stoker.backends.slurm.why import explain
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
+from stoker.core.orders import CLAIMS, DRIVER, ORDERS, SIGNAL, PoolOrder, line
 from stoker.core.plan import Job, Site
-from stoker.core.pool import CLAIMS, DRIVER, ORDERS, SIGNAL, PoolOrder, line
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 
 log = logging.getLogger(__name__)

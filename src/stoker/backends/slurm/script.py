@@ -28,8 +28,8 @@ from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import device_request, vendor_of
 from stoker.backends.slurm.environment import image_file, node_python, python_lines, setup_lines, uses_own_python
 from stoker.backends.slurm.settings import AUTO, SlurmSettings
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
+from stoker.core.orders import BootSpec
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import RESULT
 from stoker.core.resources import ResourceSettings
