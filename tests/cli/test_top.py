@@ -18,8 +18,7 @@ from tests.report.test_live import PROGRAM
 
 from stoker.backends.base.nodes import NodeDevices, PlatformNode
 from stoker.core.devices import Device, Inventory
-from stoker.devices.host import HostUse
-from stoker.report.machineuse import DeviceUse, MachineUse, StackNodes, StepUse
+from stoker.report.machineuse import DeviceUse, HostUse, MachineUse, StackNodes, StepUse
 from stoker.report.top import draw
 
 STOKER = str(Path(sys.executable).with_name("stoker"))

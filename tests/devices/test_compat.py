@@ -16,7 +16,7 @@ from stoker.devices.builds import builds, words
 from stoker.vendors.base import in_container
 from stoker.vendors.builds import Build, Hardware
 from stoker.vendors.nvidia import builds as rules
-from stoker.vendors.nvidia import cuda
+from stoker.vendors.nvidia import gate
 from stoker.vendors.nvidia.builds import covers, runs, torch_archs
 from stoker.vendors.nvidia.chips import CUDA_OF_BRANCH
 from stoker.vendors.registry import notes, unfit
@@ -370,19 +370,19 @@ def environment(folder: Path, scenario: Path, text: str) -> dict[str, str]:
 
 def test_cuda_is_seen(libcuda: Path, tmp_path: Path) -> None:
     variables = environment(libcuda, tmp_path / "scenario", f"prints = hello\n{TWO}")
-    found = cuda.visible_devices(variables)
+    found = gate.visible_devices(variables)
     assert (found.version, found.problem) == ((13, 0), None)
-    assert found.uuids == tuple(map(cuda.plain, UUIDS))
-    assert cuda.visible_devices({**variables, "CUDA_VISIBLE_DEVICES": UUIDS[1]}).uuids == (cuda.plain(UUIDS[1]),)
-    hidden = cuda.visible_devices({**variables, "CUDA_VISIBLE_DEVICES": ""}).problem
+    assert found.uuids == tuple(map(gate.plain, UUIDS))
+    assert gate.visible_devices({**variables, "CUDA_VISIBLE_DEVICES": UUIDS[1]}).uuids == (gate.plain(UUIDS[1]),)
+    hidden = gate.visible_devices({**variables, "CUDA_VISIBLE_DEVICES": ""}).problem
     assert hidden is not None and hidden.cause == status.NO_GPU
 
 
-@pytest.mark.parametrize("number", sorted(cuda.RESULTS))
+@pytest.mark.parametrize("number", sorted(gate.RESULTS))
 def test_what_cuda_answers(number: int, libcuda: Path, tmp_path: Path) -> None:
-    problem = cuda.visible_devices(environment(libcuda, tmp_path / "scenario", f"init = {number}\n{TWO}")).problem
+    problem = gate.visible_devices(environment(libcuda, tmp_path / "scenario", f"init = {number}\n{TWO}")).problem
     assert problem is not None
-    assert problem.cause == cuda.RESULTS[number][0]
+    assert problem.cause == gate.RESULTS[number][0]
     assert problem.cause in status.CAUSES
     assert str(number) in problem.sentence and problem.fix
 
@@ -393,16 +393,16 @@ def test_what_cuda_answers(number: int, libcuda: Path, tmp_path: Path) -> None:
 )
 def test_a_driver_that_does_not_work(text: str, said: str, libcuda: Path, tmp_path: Path) -> None:
     variables = environment(libcuda, tmp_path / "scenario", f"{text}\n{TWO}")
-    problem = cuda.visible_devices(variables, patience=1 if "hang" in text else cuda.TIMEOUT).problem
+    problem = gate.visible_devices(variables, patience=1 if "hang" in text else gate.TIMEOUT).problem
     assert problem is not None and problem.cause == status.DRIVER_BROKEN
     assert said in problem.sentence
 
 
 def test_a_library_that_is_not_there(tmp_path: Path) -> None:
-    missing = cuda.visible_devices({"LD_LIBRARY_PATH": str(tmp_path)}, library="libcuda-that-nobody-has.so.1").problem
+    missing = gate.visible_devices({"LD_LIBRARY_PATH": str(tmp_path)}, library="libcuda-that-nobody-has.so.1").problem
     assert missing is not None and missing.cause == status.NO_DRIVER
     (tmp_path / "libcuda.so.1").write_text("")
-    broken = cuda.visible_devices({"LD_LIBRARY_PATH": str(tmp_path)}).problem
+    broken = gate.visible_devices({"LD_LIBRARY_PATH": str(tmp_path)}).problem
     assert broken is not None and broken.cause == status.DRIVER_BROKEN
 
 

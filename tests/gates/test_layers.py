@@ -44,7 +44,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs alone
     "pandas": ("stoker.store", "stoker.client.metrics"),
     "polars": ("stoker.store",),
-    "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.worker"),
+    "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.report.machineuse", "stoker.worker"),
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
     "pynvml": ("stoker.vendors.nvidia",),

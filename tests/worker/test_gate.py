@@ -227,7 +227,7 @@ def test_another_device(place: Place) -> None:
 
 @pytest.mark.parametrize("number", [803, 802, 804, 999, 100, 46])
 def test_a_driver_that_does_not_start(number: int, place: Place) -> None:
-    from stoker.vendors.nvidia.cuda import RESULTS
+    from stoker.vendors.nvidia.gate import RESULTS
 
     place.cuda(f"init = {number}\n{TWO}")
     refused(place.opened(), RESULTS[number][0], f"CUDA error {number}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from stoker.worker import ports
+from stoker.worker import reach
 
 
 def test_the_holder_is_seen_although_a_descriptor_is_closed_meanwhile() -> None:
@@ -13,6 +13,6 @@ def test_the_holder_is_seen_although_a_descriptor_is_closed_meanwhile() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         os.close(reading)  # the list of descriptors is read by one with this number, which is closed behind it
         port = server.getsockname()[1]
-        assert ports.holder(port).startswith(f"pid {os.getpid()}, ")
+        assert reach.holder(port).startswith(f"pid {os.getpid()}, ")
     os.close(writing)
-    assert ports.holder(port) == ""
+    assert reach.holder(port) == ""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.worker.renames import Renames
-from stoker.worker.settled import DOUBT, QUIET, Completeness, FileState, FolderEntry, open_files, scan
+from stoker.worker.settled import DOUBT, QUIET, Completeness, FileState, FolderEntry, Renames, open_files, scan
 
 
 def entry(name: str, *, written: float, size: int = 1) -> FolderEntry:

@@ -22,7 +22,6 @@ from stoker.core.codec import to_json
 from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import StokerError
 from stoker.core.values import frozen
-from stoker.devices.host import HostUse, host_use
 from stoker.devices.processtree import Tree
 from stoker.devices.samples import LatestSample, latest
 from stoker.report.machine import by_device, entries_of, ledger_of
@@ -30,6 +29,35 @@ from stoker.stacks import Stack
 from stoker.vendors.base import Meter
 from stoker.vendors.registry import by_vendor
 from stoker.worker.beside import name_of
+
+
+@frozen(kw_only=True)
+class HostUse:
+    """The machine itself."""
+
+    cpus: int
+    busy: float
+    """Percent of all cores."""
+    load: float
+    """The load average of the last minute."""
+    memory: int
+    """Bytes."""
+    memory_used: int
+
+
+def host_use() -> HostUse:
+    """The machine's cores and memory; `busy` is since the call before."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return HostUse(
+        cpus=psutil.cpu_count() or 1,
+        busy=psutil.cpu_percent(),
+        load=os.getloadavg()[0],
+        memory=memory.total,
+        memory_used=memory.total - memory.available,
+    )
+
 
 FRESH: Final = 15.0
 """Seconds after which a monitor's sample is no longer shown: it measures every 10 s at the least."""

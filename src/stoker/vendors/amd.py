@@ -27,10 +27,12 @@ from stoker.vendors.base import (
     Platforms,
     Vendor,
     in_container,
+    jax_platforms,
     named_devices,
+    tensorflow_gpus,
+    torch_gpus,
 )
 from stoker.vendors.builds import Build, Hardware, Problem
-from stoker.vendors.frameworks import jax_platforms, tensorflow_gpus, torch_gpus
 from stoker.vendors.tools import ToolError, tool_failure, unreadable, words_of
 
 SLOW: Final = 1.0

@@ -23,11 +23,11 @@ from stoker.vendors.base import (
     Platforms,
     Simulation,
     Vendor,
+    jax_platforms,
     names_in,
     numbers_in,
     text_of,
 )
-from stoker.vendors.frameworks import jax_platforms
 from stoker.vendors.tools import ToolError, output, tool_failure, unreadable, words_of
 
 CORES: Final = "neuron-cores:"

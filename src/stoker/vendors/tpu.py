@@ -16,9 +16,18 @@ from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.words import count_text
-from stoker.vendors.base import GateRequest, GateResult, Limit, Simulation, Vendor, named_devices, names_in, text_of
+from stoker.vendors.base import (
+    GateRequest,
+    GateResult,
+    Limit,
+    Simulation,
+    Vendor,
+    jax_platforms,
+    named_devices,
+    names_in,
+    text_of,
+)
 from stoker.vendors.builds import Build, Hardware, Problem
-from stoker.vendors.frameworks import jax_platforms
 from stoker.vendors.tools import unreadable
 
 # PCI devices of Google's vendor id 0x1ae0, as tpu-info knows them: https://github.com/google/cloud-accelerator-diagnostics.

@@ -30,7 +30,7 @@ from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, NOT_STARTED, RE
 from stoker.core.words import dashed_name
 from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
-from stoker.worker import blame, cluster, hang, mpigang, ports, prctl, processes, reach
+from stoker.worker import blame, cluster, hang, mpigang, processes, reach
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import RankOutput, RankState
 from stoker.worker.secrets import Masker
@@ -212,7 +212,7 @@ class Agent:
         """The result where another program listens on the port that the launch names."""
         if self._gang is not None:
             self._gang.end()
-        holder = ports.holder(port)
+        holder = reach.holder(port)
         by = f": {holder}" if holder else ""
         message = f"{argument}={port}: another program listens on port {port} of this machine{by}"
         fix = f"give another port, or remove {argument}: a free one is found for each attempt"
@@ -508,7 +508,7 @@ def _environment_for(launch_command: NodeCommand, node: Node, folder: str) -> di
 def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], list[tuple[str, IO[bytes]]]]:
     """A process, and its output by the name of the stream."""
     ends = [os.pipe() for _ in range(2)]
-    agent, library = os.getpid(), prctl.libc()
+    agent, library = os.getpid(), processes.libc()
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -516,7 +516,7 @@ def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen
         stderr=ends[1][1],
         env=dict(environment),
         # Nothing is imported and no lock is taken between fork and exec: the library is loaded.
-        preexec_fn=lambda: prctl.die_with(agent, signal.SIGKILL, library),  # noqa: PLW1509
+        preexec_fn=lambda: processes.die_with(agent, signal.SIGKILL, library),  # noqa: PLW1509
     )
     for _, write in ends:
         os.close(write)

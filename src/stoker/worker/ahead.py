@@ -21,7 +21,7 @@ from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError
 from stoker.core.orders import BootSpec
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerEvent, WorkerExit
-from stoker.worker import boot, prctl, processes
+from stoker.worker import boot, processes
 from stoker.worker.codecopy import CodeCopy
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -147,7 +147,7 @@ class NextProgram:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            prctl.die_with(parent, signal.SIGKILL, self._libc)
+            processes.die_with(parent, signal.SIGKILL, self._libc)
             os.setsid()
             assert self._control is not None
             self._control.close()

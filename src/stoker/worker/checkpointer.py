@@ -37,8 +37,7 @@ from stoker.core.words import memory_text
 from stoker.store.access import make_folders
 from stoker.store.blobs import remove_tree
 from stoker.store.snapshots import SavedFile, Snapshot, Snapshots, nodes_of
-from stoker.worker.renames import Renames
-from stoker.worker.settled import CONTAINERS, Completeness, FileState, FolderEntry, open_files, scan
+from stoker.worker.settled import CONTAINERS, Completeness, FileState, FolderEntry, Renames, open_files, scan
 
 PATIENCE: Final = 60.0
 """Seconds for which a store that does not answer is asked again before a step begins, and after it has ended."""

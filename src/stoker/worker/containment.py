@@ -3,7 +3,7 @@
 A group is made below the cgroup of the process that opens it, in the first hierarchy where that is allowed: cgroup v2,
 then the freezer and the pids controller of v1. Root may make one, and so may a user to whom the folder is delegated,
 as systemd delegates `user@UID.service`. Elsewhere there is none, and processes are contained by subreapers and
-parent-death signals alone (`worker.supervisor`).
+parent-death signals alone (`worker.survivors`).
 
 A group is made in the memory hierarchy too, where there is one that counts: its peak is that of all processes of the
 group together. https://docs.kernel.org/admin-guide/cgroup-v2.html and .../cgroup-v1/.

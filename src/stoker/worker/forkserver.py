@@ -27,7 +27,7 @@ import attrs
 from stoker.core import values, wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerExit
-from stoker.worker import modules, prctl, preloading, processes, serving, supervisor, treememory
+from stoker.worker import modules, preloading, processes, serving, survivors, treememory
 from stoker.worker.containment import V1_COUNTER, Containment
 from stoker.worker.kernel import kills_in, text_of
 from stoker.worker.notice import Notice
@@ -49,7 +49,7 @@ class ForkServer:
     def __init__(self, control: socket.socket, group: Containment | None = None) -> None:
         self._control = control
         self._group = group
-        self._libc = prctl.libc()
+        self._libc = processes.libc()
         self._places = ServerHello(path=(), folder="", blobs="")
         self._pids: dict[int, int] = {}
         self._workers: dict[int, int] = {}
@@ -71,9 +71,9 @@ class ForkServer:
     def run(self) -> None:
         """Serve until the driver is gone."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.signal(supervisor.ORPHANED, self._on_orphaned)
+        signal.signal(survivors.ORPHANED, self._on_orphaned)
         signal.set_wakeup_fd(self._wakeup.writer(), warn_on_full_buffer=False)
-        prctl.become_subreaper(self._libc)
+        processes.become_subreaper(self._libc)
         while not self._orphaned:
             late = [*self._last_calls.values(), *self._kills.values(), *(until for _, until in self._exits.values())]
             if self._ending:
@@ -179,9 +179,9 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(supervisor.ORPHANED, signal.SIG_DFL)
+        signal.signal(survivors.ORPHANED, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        prctl.die_with(server, when_orphaned, self._libc)
+        processes.die_with(server, when_orphaned, self._libc)
         os.setsid()
         self._control.close()
         self._wakeup.close()
@@ -199,7 +199,7 @@ class ForkServer:
         code = 1
         try:
             self._leave(server, signal.SIGKILL)
-            prctl.become_subreaper(self._libc)
+            processes.become_subreaper(self._libc)
             if group is not None:
                 with contextlib.suppress(OSError):
                     group.add(0)
@@ -403,7 +403,7 @@ def main() -> None:
         gc.enable()
         ForkServer(control, group).run()
 
-    supervisor.supervise(control, serve)
+    survivors.supervise(control, serve)
 
 
 if __name__ == "__main__":

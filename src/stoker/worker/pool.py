@@ -47,7 +47,7 @@ from stoker.core.orders import (
     whole,
 )
 from stoker.core.protocol import RESULT, StepResult
-from stoker.worker import boot, prctl, preloading, processes
+from stoker.worker import boot, preloading, processes
 from stoker.worker.ahead import SIGNALS, JobProgram, NextProgram, rehearse
 
 SOON: Final = 0.004
@@ -88,7 +88,7 @@ class PoolWorker:
         self._name = name
         self._spec = spec
         self._started = time.monotonic()
-        self._libc = prctl.libc()
+        self._libc = processes.libc()
         self._orders = OrderFile(os.path.join(folder, ORDERS))
         self._journal = os.open(
             os.path.join(folder, journal_of(name)), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -115,7 +115,7 @@ class PoolWorker:
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._wakeup.writer(), warn_on_full_buffer=False)
-        prctl.become_subreaper(self._libc)
+        processes.become_subreaper(self._libc)
         while True:
             self._read_orders()
             self._reap()

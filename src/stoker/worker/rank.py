@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import resource
 import select
@@ -21,14 +22,17 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Final, Mapping
+from typing import Any, Callable, Final, Iterator, Mapping
 
 import attrs
 
 from stoker.core import wire
+from stoker.core.errors import StokerError
+from stoker.core.status import WRONG_WORLD
 from stoker.launchers.base import Launcher, Place
 from stoker.launchers.registry import LAUNCHERS, place_of
-from stoker.worker import prctl, processes
+from stoker.worker import processes
+from stoker.worker.imports import call_on_import
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
 
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -62,8 +66,8 @@ def main() -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     # Asked for its stacks before it can write them, a process must not die of it.
     signal.signal(STACKS, signal.SIG_IGN)
-    watcher, library = os.getpid(), prctl.libc()
-    prctl.become_subreaper(library)
+    watcher, library = os.getpid(), processes.libc()
+    processes.become_subreaper(library)
     announced, announce = os.pipe()
     child = os.fork()
     if child == 0:
@@ -141,7 +145,7 @@ def _die_with(parent: int, library: Any) -> None:
     for number in PASSED_ON:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    prctl.die_with(parent, signal.SIGKILL, library)
+    processes.die_with(parent, signal.SIGKILL, library)
 
 
 def _rank(address: str, position: Place, launcher: Launcher) -> None:
@@ -149,7 +153,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     from stoker.core.codec import from_json, to_json
     from stoker.core.protocol import StepTask, WorkerJob
     from stoker.store.blobs import Blobs
-    from stoker.worker import gate, world
+    from stoker.worker import gate
     from stoker.worker.imports import call_on_import
     from stoker.worker.notice import Notice
     from stoker.worker.treememory import childrens_peak, own_peak
@@ -170,7 +174,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     job = attrs.evolve(job, context={**job.context, **attrs.asdict(position), "nodes": nodes})
     step = attrs.evolve(step, discards=bool(position.rank and spec["gathers"] == "main"))
     if spec["one_world"]:
-        world.watch(launcher, position.world_size)
+        watch(launcher, position.world_size)
     adaptations = launcher.adaptations
     call_on_import(adaptations, lambda name: adaptations[name](sys.modules[name]))
     if launcher.join is not None:
@@ -192,8 +196,8 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
         result = failure_result(proof.refused.cause, proof.refused)
     if spec["one_world"] and result.ok:
         try:
-            world.verify(launcher, position.world_size)
-        except world.WrongWorld as error:
+            verify(launcher, position.world_size)
+        except WrongWorld as error:
             result = failure_result(error.cause, error)
     result = attrs.evolve(result, fallback=proof.fallback, peak=max(own_peak(), childrens_peak()))
     sys.stdout.flush()
@@ -210,6 +214,112 @@ def _receive_job(connection: socket.socket) -> dict[str, Any]:
             spec: dict[str, Any] = document
             return spec
     raise EOFError("the agent hung up before it said what to do")
+
+
+_INITIALISERS: Final = {
+    "torch.distributed.distributed_c10d": ("", "init_process_group"),
+    "accelerate.state": ("PartialState", "__init__"),
+}
+"""Module → class and function after which its framework has a world."""
+_MPI: Final = ("OMPI_", "MV2_", "PMI_")
+"""Begin the variables of ranks that MPI started: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html"""
+
+
+class WrongWorld(StokerError):
+    """A framework of a rank counts another number of ranks than were started."""
+
+    cause = WRONG_WORLD
+
+    def __init__(self, framework: str, count: int, world_size: int, fix: str) -> None:
+        ranks = "1 rank" if count == 1 else f"{count} ranks"
+        super().__init__(
+            f"{framework} counts {ranks} here, and {world_size} were started: they do not work together",
+            fix=f"{fix}; where ranks are meant to be apart, say one_world=False in the launch",
+        )
+
+
+def watch(launcher: Launcher, world_size: int) -> None:
+    """Check the world whenever this process initialises a framework; raises `WrongWorld` out of that call."""
+
+    def check() -> None:
+        verify(launcher, world_size)
+
+    def wrap(name: str) -> None:
+        owner, function = _INITIALISERS[name]
+        module = sys.modules[name]
+        place = getattr(module, owner, None) if owner else module
+        original = getattr(place, function, None)
+        if original is not None:
+            setattr(place, function, _checked(original, check))
+
+    call_on_import(_INITIALISERS, wrap)
+
+
+def verify(launcher: Launcher, world_size: int) -> None:
+    """Raise `WrongWorld` where a framework that this process has initialised counts another number of ranks."""
+    for framework, count, fix in _worlds(launcher):
+        if count != world_size:
+            raise WrongWorld(framework, count, world_size, fix)
+
+
+def _checked(function: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        value = function(*arguments, **keywords)
+        check()
+        return value
+
+    return call
+
+
+def _worlds(launcher: Launcher) -> Iterator[tuple[str, int, str]]:
+    """(framework, the ranks that it counts, what to do where that is wrong), of those that are initialised."""
+    yield from _accelerate()
+    yield from _torch()
+    yield from _jax()
+    if any(names.rank.startswith(_MPI) and names.rank in os.environ for names in launcher.variables):
+        yield from _mpi()
+
+
+def _accelerate() -> Iterator[tuple[str, int, str]]:
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    shared = getattr(state, "_shared_state", {})
+    # With XLA it counts devices, of which one process may have several.
+    if shared.get("num_processes") and shared.get("backend") != "xla":
+        fix = "launch the step with Accelerate(cpu=True, …) for ranks on CPUs, or write PartialState(cpu=True)"
+        yield "accelerate", int(shared["num_processes"]), fix
+
+
+def _torch() -> Iterator[tuple[str, int, str]]:
+    distributed: Any = sys.modules.get("torch.distributed")
+    # The backend "fake" of torch's own tests counts ranks that are nowhere.
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if distributed.get_backend() != "fake":
+        fix = "call init_process_group without rank and world_size: it reads RANK and WORLD_SIZE"
+        yield "torch.distributed", int(distributed.get_world_size()), fix
+
+
+def _jax() -> Iterator[tuple[str, int, str]]:
+    jax: Any = sys.modules.get("jax")
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    # Without jax.distributed, each rank computes with its own JAX, as a loader of data may.
+    if jax is None or getattr(state, "client", None) is None:
+        return
+    fix = "launch the step with Jax(…), which calls jax.distributed.initialize itself"
+    if state is not None and state.num_processes:
+        yield "jax.distributed", int(state.num_processes), fix
+    # The number of processes starts JAX's devices, if nothing has yet.
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if getattr(bridge, "backends_are_initialized", bool)():
+        yield "jax", int(jax.process_count()), fix
+
+
+def _mpi() -> Iterator[tuple[str, int, str]]:
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        fix = "build mpi4py for the MPI whose mpirun starts the ranks; mpi4py.MPI.Get_library_version() names its own"
+        yield "MPI", int(mpi.COMM_WORLD.Get_size()), fix
 
 
 if __name__ == "__main__":

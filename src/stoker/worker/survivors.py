@@ -1,6 +1,18 @@
-"""Finds and ends what is left of a fork server when it, its supervisor and its driver are gone.
+"""The process above a fork server, which cleans up whoever is killed; and what is done where it was killed, too.
 
-Processes are found by the mark in their environment as it was when they started (`processes.MARK`), which a fork
+    driver → supervisor → fork server → workers and their monitors
+
+The driver starts the supervisor, which forks the fork server and does nothing but wait. When the fork server ends,
+however it ends, what is left below it becomes the supervisor's by the kernel's rule for subreapers, and is ended. When
+the driver ends, the fork server ends its workers; a fork server that hangs is killed. When the supervisor itself is
+killed, the fork server hears of it (SIGHUP) and ends everything in its place.
+
+All of them, and all that a step starts, share the cgroup that the supervisor makes where it may
+(`worker.containment`), and the variable `MARK` in their environment, by which what is left is found when all of them
+were killed at once.
+
+When the fork server, its supervisor and its driver are gone, what is left of them is found by whoever looks next, and
+ended. Processes are found by the mark in their environment as it was when they started (`processes.MARK`), which a fork
 inherits, and by the name of their cgroup, which everybody may read and which they cannot leave. As long as a
 supervisor of the driver lives, ending them is its work.
 """
@@ -9,11 +21,144 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import socket
+import sys
 import time
-from typing import Final, Iterator
+import traceback
+from typing import Callable, Final, Iterator
 
-from stoker.worker import containment, processes, supervisor
+from stoker.worker import containment, processes
+from stoker.worker.containment import Containment
+
+ORPHANED: Final = signal.SIGHUP
+"""The signal that a fork server gets when its supervisor ends. Slurm sends SIGTERM to all processes of a job."""
+_SERVER_GRACE: Final = 7.0
+"""Seconds that a fork server gets to end its workers when the driver is gone: it takes 5 at most."""
+_GRACE: Final = 1.0
+"""Seconds between SIGTERM and SIGKILL for what a fork server left: a monitor writes its last sample."""
+_PATIENCE: Final = 8.0
+"""Seconds after which what does not die is left: the kernel holds it, and the ledger of devices finds it there."""
+_PAUSE: Final = 0.005
+_LOOK: Final = 0.2
+"""Seconds between two looks where the kernel has no descriptors of processes (Linux before 5.3, macOS)."""
+
+
+def supervise(control: socket.socket, serve: Callable[[Containment | None], None]) -> None:
+    """Fork the process that serves the driver on `control`, wait for its end, and clean up; does not return.
+
+    The exit code is 0 where nothing is left.
+    """
+    driver, supervisor = os.getppid(), os.getpid()
+    library = processes.libc()
+    processes.become_subreaper(library)
+    group = Containment.open(os.environ.get(processes.MARK) or f"{processes.mark_of(driver)}-{supervisor}")
+    server = os.fork()
+    if server == 0:
+        code = 1
+        try:
+            processes.die_with(supervisor, ORPHANED, library)
+            if group is not None:
+                with contextlib.suppress(OSError):
+                    group.add(0)
+            serve(group)
+            code = 0
+        except BaseException:  # the top of a process
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    signal.signal(signal.SIGTERM, lambda number, frame: _signal({server}, signal.SIGKILL))
+    control.close()  # the driver sees the end of the fork server at its socket
+    processes.set_name(name_of(driver), library)
+    _remove_empty_groups()
+    _wait(driver, server)
+    os._exit(0 if _end_all(group) else 1)
+
+
+def name_of(driver: int) -> str:
+    """What /proc/PID/comm says of a driver's supervisors; everybody may read it."""
+    return f"stoker {driver}"
+
+
+def _wait(driver: int, server: int) -> None:
+    """Wait until the server has ended; kill it where it outlives the driver."""
+    poll = select.poll()
+    descriptors = []
+    for pid in (driver, server):
+        with contextlib.suppress(OSError, AttributeError):
+            descriptors.append(os.pidfd_open(pid))
+            poll.register(descriptors[-1], select.POLLIN)
+    watched = len(descriptors) == 2
+    late = 0.0
+    while True:
+        if os.waitpid(server, os.WNOHANG)[0]:
+            return
+        now = time.monotonic()
+        if os.getppid() != driver and not late:
+            late = now + _SERVER_GRACE
+            for descriptor in descriptors[:1]:
+                poll.unregister(descriptor)  # it stays readable
+        if late and now >= late:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
+            if now >= late + _PATIENCE:
+                return
+        poll.poll(None if watched and not late else _LOOK * 1000)
+
+
+def _end_all(group: Containment | None) -> bool:
+    """End everything below this process and in its group; returns whether nothing is left."""
+    began = time.monotonic()
+    asked: set[int] = set()
+    while True:
+        alone = _reap()
+        below = () if alone else processes.descendants(os.getpid())
+        remaining = {*below, *(() if group is None else group.processes())}
+        now = time.monotonic()
+        if (alone and not remaining) or now >= began + _PATIENCE:
+            break
+        if now < began + _GRACE:
+            _signal(remaining - asked, signal.SIGTERM)
+            asked |= remaining
+        else:
+            _signal(remaining, signal.SIGKILL)
+            if group is not None:
+                group.kill()
+        time.sleep(_PAUSE)
+    if group is not None:
+        group.close()
+    return alone and not remaining
+
+
+def _reap() -> bool:
+    """Reap what has ended. Whether no child is left: of a subreaper, that is nothing below it at all.
+
+    A list of children may miss one where another ends meanwhile; this cannot.
+    """
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _remove_empty_groups() -> None:
+    """Remove the groups of drivers that are gone, whose supervisors were killed before they could."""
+    for folder in containment.siblings():
+        mark = os.path.basename(folder)[len(containment.PREFIX) :]
+        pid = mark.partition("-")[0]
+        if pid.isdecimal() and not mark.startswith(processes.mark_of(int(pid)) + "-"):
+            containment.remove_empty(folder)
+
 
 _SUPERVISOR_PATIENCE: Final = 20.0
 """Seconds that a dead driver's supervisor gets: it takes 15 at most. One that is stopped is killed then."""
@@ -41,7 +186,7 @@ class Survivors:
         deadline = time.monotonic() + _ROUND
         while True:
             late = self._since.get(mark, time.monotonic()) + _SUPERVISOR_PATIENCE <= time.monotonic()
-            supervised = not late and supervisor.name_of(pid) in map(_name, find(mark))
+            supervised = not late and name_of(pid) in map(_name, find(mark))
             living = find(mark, kill=not supervised)
             if not living:
                 break
@@ -64,7 +209,7 @@ def find(mark: str, *, kill: bool = False) -> tuple[int, ...]:
     variable = f"\0{processes.MARK}={mark}".encode()
     group = f"/{containment.PREFIX}{mark}".encode()
     # Another user's environment cannot be read, and he may have no cgroups; a supervisor's name can be.
-    supervised = supervisor.name_of(int(mark.partition("-")[0])) if mark.count("-") == 1 else None
+    supervised = name_of(int(mark.partition("-")[0])) if mark.count("-") == 1 else None
     groups = containment.named(mark)
     living: set[int] = set()
     for one in groups:
@@ -110,7 +255,7 @@ def sweep() -> int:
     ended = 0
     for mark in dead:
         living = find(mark)
-        name = supervisor.name_of(int(mark.partition("-")[0]))
+        name = name_of(int(mark.partition("-")[0]))
         if living and not any(_name(pid) == name for pid in living):
             ended += len(living) - len(end(mark, _KILL_PATIENCE))
     return ended

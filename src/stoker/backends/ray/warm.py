@@ -25,7 +25,7 @@ from typing import Final
 
 from stoker.core import wire
 from stoker.store import remote
-from stoker.worker import prctl
+from stoker.worker import processes
 from stoker.worker.ahead import JobProgram, NextProgram, rehearse
 from stoker.worker.pool import LATE_IMPORTS, end_remains
 
@@ -37,7 +37,7 @@ class StepStarter:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._libc = prctl.libc()
+        self._libc = processes.libc()
         self._pid = 0
         self._ran = False
         self._next = NextProgram(self._libc, self._release)
@@ -47,7 +47,7 @@ class StepStarter:
         """Serve until the other end is closed."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wakeup.writer(), warn_on_full_buffer=False)
-        prctl.become_subreaper(self._libc)
+        processes.become_subreaper(self._libc)
         while True:
             ready, _, _ = select.select([self._control.fileno(), self._wakeup.descriptor], [], [])
             if self._wakeup.descriptor in ready:
@@ -104,7 +104,7 @@ class StepStarter:
 def main() -> int:
     """Serve the worker that started this process, and end with it."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    prctl.die_with(parent, signal.SIGKILL, prctl.libc())
+    processes.die_with(parent, signal.SIGKILL, processes.libc())
     # Ray blocks SIGINT in all of its processes.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for module in LATE_IMPORTS:

@@ -1,6 +1,6 @@
 """Which build of a framework runs on which of NVIDIA's drivers and chips: tables of facts, and rules over them.
 
-Pure: `devices.builds` reads what is installed, `vendors.nvidia.cuda` what the driver reports. An unknown fact refuses
+Pure: `devices.builds` reads what is installed, `vendors.nvidia.gate` what the driver reports. An unknown fact refuses
 nothing.
 """
 
