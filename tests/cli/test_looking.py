@@ -189,7 +189,7 @@ def test_gc(ran: Any) -> None:
 
 def test_time_passes() -> None:
     """`gc` decides by ends, and never deletes what runs."""
-    from stoker.cli.gc import old_runs
+    from stoker.cli.store import old_runs
     from stoker.store.rows import RunRow
 
     now = time.time()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.cli.doctor import file_system
-from stoker.cli.gc import stale_scratch
+from stoker.cli.store import stale_scratch
 from stoker.store.schema import MIGRATIONS
 
 STACKS = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.registry import BACKENDS
-from stoker.cli import setup
+from stoker.cli import stacks
 from stoker.core.errors import UsageError
 
 
@@ -26,8 +26,10 @@ def test_a_name_that_is_taken_is_refused_before_further_questions(
         return "ssh://login"
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(setup, "_asked", answer)
+    monkeypatch.setattr(stacks, "_asked", answer)
     with pytest.raises(UsageError, match="there is a stack called 'login' already"):
-        setup.set_up(BACKENDS.load("slurm"), {}, name=name, yes=False, force=False, hello=False, patience=1.0, store="")
+        stacks.set_up(
+            BACKENDS.load("slurm"), {}, name=name, yes=False, force=False, hello=False, patience=1.0, store=""
+        )
     assert len(asked) == questions
     assert Path("stoker.toml").read_text() == written

@@ -1,7 +1,7 @@
 """`stoker`: run the named command, and turn its errors into a message and an exit code.
 
-A command is a row in `COMMANDS` and a module beside this one, which is imported only when the command is called:
-`stoker --help` imports no other command. Other distributions register commands as entry points of "stoker.commands",
+A command is a row in `COMMANDS` and stands in a module beside this one, which is imported only when it is called:
+`stoker --help` imports none. Other distributions register commands as entry points of "stoker.commands",
 which are read if a name is not in the table, and by `--help`. Results go to stdout, everything else to stderr.
 """
 
@@ -37,32 +37,32 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
     "build": ("stoker.cli.build:command", "build the images in which a pipeline's steps run"),
     "image": ("stoker.cli.image:command", "look into an image without pulling it: CUDA, Python, frameworks, size"),
-    "runs": ("stoker.cli.runs:command", "list runs, newest first"),
-    "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
-    "watch": ("stoker.cli.watch:command", "show a run as it goes on, from another terminal"),
+    "runs": ("stoker.cli.runs:runs", "list runs, newest first"),
+    "show": ("stoker.cli.show:show", "show a run: its steps, why it failed, what it made"),
+    "watch": ("stoker.cli.show:watch", "show a run as it goes on, from another terminal"),
     "top": ("stoker.cli.top:command", "show devices, leases and running steps with what they use, live"),
-    "exec": ("stoker.cli.exec:command", "run a command, or a shell, beside a running step"),
-    "dump": ("stoker.cli.dump:command", "print where a running step stands: the stacks of all its ranks"),
-    "forward": ("stoker.cli.forward:command", "reach a port at which a running step listens"),
+    "exec": ("stoker.cli.beside:execute", "run a command, or a shell, beside a running step"),
+    "dump": ("stoker.cli.beside:dump", "print where a running step stands: the stacks of all its ranks"),
+    "forward": ("stoker.cli.beside:forward", "reach a port at which a running step listens"),
     "why": ("stoker.cli.why:command", "say why a step ran or was cached: what of its key changed, with a diff"),
     "gpu": ("stoker.cli.gpu:command", "show what steps did with their accelerators, with charts"),
     "metrics": ("stoker.cli.metrics:command", "show what steps logged of themselves, or compare two runs"),
-    "card": ("stoker.cli.card:command", "make a page of a step: how it went, its accelerators, what it wrote"),
-    "report": ("stoker.cli.report:command", "make a page of a run: graph, times, failures, metrics, results, logs"),
+    "card": ("stoker.cli.report:card", "make a page of a step: how it went, its accelerators, what it wrote"),
+    "report": ("stoker.cli.report:report", "make a page of a run: graph, times, failures, metrics, results, logs"),
     "logs": ("stoker.cli.logs:command", "print what steps wrote"),
-    "artifacts": ("stoker.cli.artifacts:command", "list what a run's steps made, or who made an artifact"),
-    "pull": ("stoker.cli.pull:command", "fetch what a run's steps made from a store elsewhere"),
+    "artifacts": ("stoker.cli.runs:artifacts_command", "list what a run's steps made, or who made an artifact"),
+    "pull": ("stoker.cli.runs:pull_command", "fetch what a run's steps made from a store elsewhere"),
     "cancel": ("stoker.cli.cancel:command", "ask a run to stop"),
-    "resume": ("stoker.cli.resume:command", "go on with a run where it stopped"),
-    "rerun": ("stoker.cli.rerun:command", "start a new run like another one, as a whole or from a step on"),
+    "resume": ("stoker.cli.rerun:resume_command", "go on with a run where it stopped"),
+    "rerun": ("stoker.cli.rerun:rerun_command", "start a new run like another one, as a whole or from a step on"),
     "ui": ("stoker.cli.ui:command", "show runs, steps, logs, metrics and devices in a browser"),
-    "stacks": ("stoker.cli.stacks:command", "list where runs can run and where things are kept"),
+    "stacks": ("stoker.cli.stacks:stacks_command", "list where runs can run and where things are kept"),
     "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
     "explain": ("stoker.cli.explain:command", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
     "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
-    "store": ("stoker.cli.store:command", "check the store: read every artifact, and set damaged ones aside"),
-    "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
+    "store": ("stoker.cli.store:store", "check the store: read every artifact, and set damaged ones aside"),
+    "gc": ("stoker.cli.store:gc", "remove old runs and what nothing needs any more"),
 }
 """Name → (its location, what it does)."""
 PARTS: Final[Registry[click.Command]] = Registry(

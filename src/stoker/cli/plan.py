@@ -77,18 +77,18 @@ def command(words: list[str]) -> int:
                 for name, component in stack.parts.items()
             }
             echo("\n".join(plan_lines(plan, backends, explain=bool(options.get("explain")))))
+        views: Any = None
+        if {"lock", "where", "render"} & options.keys():
+            views = importlib.import_module("stoker.cli.planviews")  # imports what resolves requirements, and images
         if options.get("lock"):
-            locking: Any = importlib.import_module("stoker.cli.locking")  # imports what resolves requirements
-            locking.show(plan, options["lock"], as_json=as_json)
+            views.show_locks(plan, options["lock"], as_json=as_json)
         document = to_json(without_secrets(plan))
         if options.get("where"):
-            where: Any = importlib.import_module("stoker.cli.where")
-            answers = where.ask_stacks(lambda name: driver.plan(pipeline, arguments, attrs.evolve(request, stack=name)))
-            document["where"] = where.document(answers)
+            answers = views.ask_stacks(lambda name: driver.plan(pipeline, arguments, attrs.evolve(request, stack=name)))
+            document["where"] = views.where_document(answers)
             if not as_json:
-                echo("\n".join(where.lines(plan.steps, answers)))
+                echo("\n".join(views.where_lines(plan.steps, answers)))
         if options.get("render"):
-            rendering: Any = importlib.import_module("stoker.cli.rendering")  # imports everything that images need
             requested: Any = importlib.import_module("stoker.run.rendering")
             packages: list[Any] = []
             session = Session(request, stack=pipeline.stack)
@@ -96,8 +96,8 @@ def command(words: list[str]) -> int:
             requests = _of_step(requested.render_plan(plan, session, packages.append), options["render"])
             document["rendered"] = to_json(requests)
             if not as_json and requests:
-                code = [line for package in packages for line in rendering.code_lines(package)]
-                echo("\n".join([*code, *rendering.lines(requests)]))
+                code = [line for package in packages for line in views.code_lines(package)]
+                echo("\n".join([*code, *views.request_lines(requests)]))
         if as_json:
             print_json(document)
     return EXIT_PREFLIGHT if checks.errors(plan.findings) else 0

@@ -1,19 +1,25 @@
-"""`stoker rerun RUN`: a new run with the parameters and settings of another one, changed as asked."""
+"""`stoker rerun RUN`, `stoker resume RUN`: a new run like another one, changed as asked; a run that goes on where it
+stopped."""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import signal
+from typing import Any, Final
 
 import attrs
 import click
 
+from stoker.backends.base.backend import RESTARTED_BY
+from stoker.cli.options import run_argument
 from stoker.cli.run import Unparsed
 from stoker.client import Client
-from stoker.core.errors import UsageError
-from stoker.core.request import RunOption
-from stoker.report.streams import echo
-from stoker.run import commandline, rerun
-from stoker.run.commandline import HELP, RUN_OPTIONS
+from stoker.core.errors import NotFound, UsageError
+from stoker.core.request import RunOption, RunRequest
+from stoker.report.streams import echo, say
+from stoker.run import commandline, detaching, driver, rerun
+from stoker.run.commandline import HELP, RUN_OPTIONS, apply_run_options
+from stoker.run.detaching import Detachment
 
 _FROM: Final = RunOption(
     name="from",
@@ -28,7 +34,7 @@ _SUMMARY: Final = "Starts a new run with the parameters and settings of another 
 
 
 @click.command("rerun", cls=Unparsed, add_help_option=False)
-def command(words: list[str]) -> None:
+def rerun_command(words: list[str]) -> None:
     """Start a new run with the parameters and settings of another one, changed as asked."""
     options, rest = commandline.split(words, (_FROM, _CODE, HELP, RUN_OPTIONS[0]))
     if options.get("help") or not rest:
@@ -49,3 +55,49 @@ def command(words: list[str]) -> None:
     request = attrs.evolve(request, stack=options.get("stack"))
     start = options.get("from", "")
     rerun.rerun(earlier, program, request, start=start, reuse=bool(start))
+
+
+_OPTIONS: Final = tuple(
+    option
+    for option in RUN_OPTIONS
+    if option.name in ("stack", "config", "set", "no-cache", "debug", "simulate", "quiet")
+)
+"""The options of every run that a run takes which goes on."""
+
+
+def _run_options(resume_command: Any) -> Any:
+    for option in reversed(_OPTIONS):
+        help = f"{option.help[:1].upper()}{option.help[1:]}{'; may be given again' if option.many else ''}."
+        resume_command = click.option(
+            option.flag, metavar=option.value or None, is_flag=not option.value, multiple=option.many, help=help
+        )(resume_command)
+    return resume_command
+
+
+@click.command("resume")
+@run_argument
+@_run_options
+def resume_command(*, run_id: str, **given: Any) -> None:
+    """Go on with a run where it stopped, with the code of its steps as it is now.
+
+    What `@step(…)` says of them counts as it was when the run began; change it with --set. `stoker rerun` takes all of
+    the program as it is now.
+    """
+    options = {name.replace("_", "-"): value for name, value in given.items() if value}
+    request = apply_run_options(_OPTIONS, options, RunRequest())
+    # Nobody whom this process starts is a run's driver.
+    token, job = os.environ.pop(detaching.TOKEN, ""), os.environ.pop(RESTARTED_BY, "")
+    if job:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
+    try:
+        before = Client(request.stack).run(run_id)
+        if not token and before.status == "succeeded":
+            say(f"run {before.id} has succeeded: nothing is left to do; `stoker rerun {before.id}` runs it once more")
+        run = driver.resume(before.id, request, detachment=Detachment(token=token, job=job))
+    except NotFound:
+        if not token:
+            raise
+        say(f"run {run_id} is not there any more: nothing is left to do")
+        return
+    if token and run.status != "succeeded":
+        say(f"run {run.id} is {run.status}: somebody was first, and nothing is left to do")

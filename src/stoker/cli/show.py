@@ -1,8 +1,10 @@
-"""`stoker show RUN`: a run's steps, why it failed, and its outputs."""
+"""`stoker show RUN`, `stoker watch RUN`: a run's steps, why it failed, and its outputs; how it goes on, from another
+terminal."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
 import attrs
@@ -15,12 +17,13 @@ from stoker.client import Client, Run, Step
 from stoker.client.document import Placements, element_counts, run_document, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.placements import Placement
+from stoker.core.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt, summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import attempts_text, count_text, memory_text, short, time_text, took_text
 from stoker.report.pending import pending_texts
-from stoker.report.streams import echo
+from stoker.report.streams import echo, say
 from stoker.worker.failure import explanation_lines
 
 _CHANGES_SHOWN: Final = 20
@@ -51,7 +54,7 @@ class _Beside:
 @click.option("--stacks", is_flag=True, help="Of ranks that hung: where each of them stood.")
 @stack_option
 @json_option
-def command(*, run_id: str, elements: bool, stacks: bool, client: Client, as_json: bool) -> None:
+def show(*, run_id: str, elements: bool, stacks: bool, client: Client, as_json: bool) -> None:
     """Show a run: its steps, why it failed, what it made."""
     run = client.run(run_id)
     run.find_lost_driver()
@@ -282,3 +285,39 @@ def _outputs(step: Step) -> Iterator[tuple[str, ...]]:
 
 def _value(value: Any) -> str:
     return short(json.dumps(value, ensure_ascii=False), 100)
+
+
+EXIT_CODES: Final = {"succeeded": 0, "cancelled": EXIT_INTERRUPTED}
+"""The run's status → the command's exit code; of any other that of a failed step."""
+
+
+@click.command("watch")
+@run_argument
+@stack_option
+def watch(*, run_id: str, client: Client) -> int:
+    """Show a run as it goes on.
+
+    The view is the one of the terminal that the run was started in; a detached run has one in this way. It shows what
+    steps write from now on (`stoker logs` has all). In a pipe it is a line for each change. Ctrl-C leaves the run
+    alone. The exit code is that of the run: 0 if it succeeded, 1 if not, 130 if it was cancelled.
+    """
+    from stoker.report.following import RunWatch
+    from stoker.report.terminal import Terminal
+
+    run = client.run(run_id)
+    if run.find_lost_driver() or (run.status != "running" and not run.restarted_by):
+        echo("\n".join(run_lines(run, elements=False)))
+        return EXIT_CODES.get(run.status, EXIT_FAILED)
+    terminal = Terminal(sys.stdout)
+    watch = RunWatch(client.store, run, terminal)
+    try:
+        watch.begin()
+        status = watch.follow()
+    except KeyboardInterrupt:
+        terminal.leave_terminal()
+        say(f"\nrun {run.id} goes on: `stoker watch {run.id}` shows it again, `stoker cancel {run.id}` ends it")
+        return EXIT_INTERRUPTED
+    terminal.ended(status)
+    if status == "interrupted":
+        say(f"the driver of run {run.id} is gone: `stoker resume {run.id}` goes on with what was done")
+    return EXIT_CODES.get(status, EXIT_FAILED)

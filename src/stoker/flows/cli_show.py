@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping
 
-from stoker.cli import card
+from stoker.cli import report
 from stoker.cli.output import table, when
 from stoker.client.client import TRUST
 from stoker.core import receipt as words
@@ -216,9 +216,9 @@ def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
             fix=f"write card {verb} {path[0]}{some}",
         )
     task, run = matches[0], matches[0]._run
-    text = card.page(run._store, run, task._row.key, node=task.node)
+    text = report.page(run._store, run, task._row.key, node=task.node)
     # Metaflow's `get` prints where it is given no file.
-    card.write(text, output or (card.STDOUT if verb == "get" else None), name=card.file_name(run, task.id))
+    report.write(text, output or (report.STDOUT if verb == "get" else None), name=report.file_name(run, task.id))
 
 
 def _card_row(task: Task) -> tuple[str, ...]:
