@@ -18,7 +18,7 @@ LIBRARIES = ("numpy", "pandas", "sklearn.preprocessing", "torch.utils.data")
 PRELOADED = (
     "attrs",
     "stoker.engine.inputs",
-    "stoker.plan.inputcode",
+    "stoker.plan.cachekey",
     "stoker.store.artifacts",
     "stoker.store.serializers.arrays",
     "stoker.store.serializers.frames",
@@ -56,9 +56,8 @@ def key_of(row: dict[str, Any]) -> dict[str, Any]:
     from stoker.core.protocol import FunctionSource
     from stoker.core.settings import StepSettings
     from stoker.engine.inputs import key_parts
-    from stoker.plan.cachekey import InstalledEnvironment
+    from stoker.plan.cachekey import InputCode, InstalledEnvironment
     from stoker.plan.digest import read_function_code
-    from stoker.plan.inputcode import InputCode
     from stoker.store import artifacts
     from stoker.store.blobs import Blobs
 

@@ -12,9 +12,9 @@ from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
+from stoker.engine.execution import element_task, lines_up, step_task
 from stoker.engine.inputs import StepBindings, UnequalLengths, tree_digest
-from stoker.engine.pace import LONGEST_LINE, Pace
-from stoker.engine.tasks import element_task, lines_up, step_task
+from stoker.engine.jobs import LONGEST_LINE, Pace
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 

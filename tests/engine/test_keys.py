@@ -11,8 +11,7 @@ from stoker.core.plan import StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
 from stoker.engine.inputs import key_parts
-from stoker.plan.cachekey import FixedEnvironment
-from stoker.plan.inputcode import InputCode
+from stoker.plan.cachekey import FixedEnvironment, InputCode
 
 STEP = StepPlan(
     key="train",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.flow import Run, default_namespace, namespace
-from stoker.store.sweep import unreferenced
+from stoker.store.check import unreferenced
 
 BASE = """
 from stoker.flow import FlowSpec, Parameter, retry, step

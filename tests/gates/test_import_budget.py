@@ -99,7 +99,7 @@ UNUSED = (
     "stoker.core.orders",
     "stoker.core.hosts",
     "stoker.core.receipt",
-    "stoker.store.folders",
+    "stoker.store.remote",
     "stoker.store.remote",
     "tempfile",
 )

@@ -39,7 +39,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "jinja2": ("stoker.ui",),
     "keyring": ("stoker.worker.secrets",),  # where the driver reads a password
     "libcst": ("stoker.migrate",),
-    "markdown_it": ("stoker.report.markdown",),
+    "markdown_it": ("stoker.report.cards",),
     "numpy": ("stoker.store", "stoker.plan"),
     "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs alone
     "pandas": ("stoker.store", "stoker.client.metrics"),

@@ -11,7 +11,7 @@ from tests.servers.packageindex import running_index
 
 from stoker.core.lock import Lock, Unresolved
 from stoker.images.dockerfile import RequirementList
-from stoker.images.pipconfig import uv_words
+from stoker.images.installers import uv_words
 from stoker.images.resolving import LockRequest, resolve, resolver_for
 
 

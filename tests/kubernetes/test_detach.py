@@ -23,7 +23,7 @@ from tests.servers.postgres import Server
 
 from stoker.backends.base.backend import DetachedRun, DriverStart
 from stoker.backends.kubernetes import detach, drivers, jobs, rbac, setup
-from stoker.client.driverjobs import note_lost_driver
+from stoker.client.leftjobs import note_lost_driver
 from stoker.core.errors import UsageError
 from stoker.core.plan import Code
 from stoker.store.rows import DRIVER_PLACE, RunRow

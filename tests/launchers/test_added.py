@@ -17,8 +17,7 @@ from stoker.core.errors import SettingsError
 from stoker.core.plugins import entry_points
 from stoker.core.resources import ResourceSettings
 from stoker.launchers.base import Launcher
-from stoker.launchers.check import check
-from stoker.launchers.options import parse_launch, resolve_launch
+from stoker.launchers.options import check, parse_launch, resolve_launch
 from stoker.launchers.registry import LAUNCHERS
 from stoker.settings.options import layer_of
 

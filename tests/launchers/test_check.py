@@ -10,8 +10,7 @@ from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torc
 from stoker.core.findings import Finding
 from stoker.core.launch import plain
 from stoker.core.resources import ResourceSettings
-from stoker.launchers.check import check
-from stoker.launchers.options import resolve_launch
+from stoker.launchers.options import check, resolve_launch
 from stoker.vendors.nvidia.chips import capability
 
 

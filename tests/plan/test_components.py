@@ -16,25 +16,27 @@ from stoker.core.proof import Proof
 from stoker.core.resources import ResourceSettings
 from stoker.devices.simulate import parse_simulation
 from stoker.plan import preflight
-from stoker.plan.components import arrays, inference, jax, tensorflow, torchparts, trees
+from stoker.plan.components import jaxtensorflow as jax
+from stoker.plan.components import torchparts
+from stoker.plan.components import wheels as arrays
 from stoker.plan.components.cudalibraries import provided
 from stoker.plan.components.known import USES_DEVICES, USES_NO_DEVICES
-from stoker.plan.components.registry import components
 from stoker.plan.components.releases import Release
+from stoker.plan.packages import TORCH_PINS
 from stoker.plan.preflight import Surroundings, judge
+from stoker.plan.proving import components
 from stoker.plan.rules import PlanFacts
-from stoker.plan.torchpins import TORCH_PINS
 from stoker.vendors.nvidia.builds import archs_of
 
 TABLES: Sequence[Mapping[str, Sequence[Release]]] = (
     arrays.CUPY_TABLE,
     arrays.NUMBA_TABLE,
     arrays.RAPIDS_TABLE,
-    inference.TABLE,
-    tensorflow.TABLE,
+    arrays.INFERENCE_TABLE,
+    jax.TABLE,
     torchparts.COMPILED,
     torchparts.TABLE,
-    trees.TABLE,
+    arrays.TREES_TABLE,
     {f"jax-cuda{major}-plugin": rows for major, rows in jax.PLUGINS.items()},
 )
 H100, T4, V100, P100 = (f"1x{model};driver=550.90.07" for model in ("H100", "T4", "V100", "P100"))

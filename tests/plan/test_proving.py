@@ -15,10 +15,9 @@ from stoker.core.resources import ResourceSettings
 from stoker.devices.simulate import parse_simulation
 from stoker.plan import preflight
 from stoker.plan.components.base import ProofComponent
-from stoker.plan.components.registry import components
 from stoker.plan.distributions import distributions
 from stoker.plan.preflight import Surroundings, judge
-from stoker.plan.proving import prove
+from stoker.plan.proving import components, prove
 from stoker.plan.rules import PlanFacts
 
 GPU = ResourceSettings(gpu_count=1)

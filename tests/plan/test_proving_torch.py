@@ -7,7 +7,7 @@ from tests.plan.test_proving import SLIM, proof_of, verdict
 
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.resources import ResourceSettings
-from stoker.plan.components import companions, rocm
+from stoker.plan.components import companions, torch
 from stoker.vendors.amd import GFX
 from stoker.vendors.nvidia.builds import TORCH, torch_archs
 
@@ -116,10 +116,10 @@ def test_without_a_machine_that_lists_an_amd_gpu_its_driver_is_not_known() -> No
 
 def test_each_row_for_rocm_has_its_source_and_names_chips_of_the_catalog() -> None:
     known = {gfx.removeprefix("gfx") for gfx in GFX.values()} | {"1150", "1151", "1103"}
-    for row in rocm.BUILDS:
+    for row in torch.BUILDS:
         assert row.source.startswith("https://") and row.first <= row.last
         assert set(row.chips.split()) <= known and not set(row.chips.split()) & set(row.unsure.split())
-    assert list(rocm.BUILDS) == sorted(rocm.BUILDS, key=lambda row: (row.first, row.rocm)), "a later row wins"
+    assert list(torch.BUILDS) == sorted(torch.BUILDS, key=lambda row: (row.first, row.rocm)), "a later row wins"
     for release, version in companions.TRITON.items():
         assert release.count(".") == version.count(".") == 2
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from stoker.client import Client
-from stoker.store import sweep
+from stoker.store import check
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import Store
 
@@ -174,7 +174,7 @@ def test_many_drivers(
     with ThreadPoolExecutor(3) as threads:
         drivers.begin()
         readers = [threads.submit(again(listing(opened(home)), over)) for _ in range(2)]
-        swept = threads.submit(again(lambda: sweep.sweep(store) and None, over))
+        swept = threads.submit(again(lambda: check.sweep(store) and None, over))
         ended = drivers.ended()
         over.set()
         assert all(reader.result() > 0 for reader in readers)

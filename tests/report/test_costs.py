@@ -11,7 +11,7 @@ from tests.report.test_terminal import plan as plan_of
 from stoker.client.placements import Placement
 from stoker.core.findings import Finding
 from stoker.core.plan import reporter_of
-from stoker.report.costs import cost_text, prices_of
+from stoker.ui.runview import cost_text, prices_of
 
 
 def job(start: float, end: float | None) -> Placement:

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from stoker.core import status
-from stoker.report import badges, design, graphs, tables, timelines
+from stoker.report import design, graphs, timelines
+from stoker.report import markup as tables
 from stoker.report.graphs import GraphStep, graph
 from stoker.report.markup import Html, element, joined, link, markup_of
 from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
@@ -57,11 +58,11 @@ def test_a_link_leads_there(address: str) -> None:
 
 def test_every_status_has_a_shape_of_its_own() -> None:
     own = {*status.STEP_DONE, *status.RUN_DONE, "pending", "running", "interrupted", "queued"}
-    assert own <= set(badges.STATES)
-    shapes = [badges.STATES[name].shape for name in own]
+    assert own <= set(design.STATES)
+    shapes = [design.STATES[name].shape for name in own]
     assert len(set(shapes)) == len(shapes)
-    assert "exotic" in badges.badge("exotic").markup and badges.tone_of("exotic") == "quiet"
-    assert badges.favicon("failed") != badges.favicon("succeeded")
+    assert "exotic" in design.badge("exotic").markup and design.tone_of("exotic") == "quiet"
+    assert design.favicon("failed") != design.favicon("succeeded")
 
 
 # Colours
@@ -110,7 +111,7 @@ def test_every_colour_is_a_token_and_nothing_is_loaded() -> None:
 def test_a_page_is_whole_by_itself() -> None:
     page = design.document(BAD, design.section("T", "<p>"), state="failed")
     assert page.count("<script") == 0 and "http" not in re.sub("http-equiv", "", page)
-    assert "default-src &#x27;none&#x27;" in page and badges.favicon("failed") in page
+    assert "default-src &#x27;none&#x27;" in page and design.favicon("failed") in page
     page.encode("utf-8")
     assert not design.section("empty", design.folded("x", ""), design.preformatted(""))
 

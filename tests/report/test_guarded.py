@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, subprocess, sys
-from stoker.report.guarded import open_missing
+from stoker.report.streams import open_missing
 open_missing()
 code = "import os; [os.fstat(descriptor) for descriptor in (0, 1, 2)]"
 sys.exit(subprocess.run([sys.executable, "-S", "-c", code]).returncode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.report.markdown import html
+from stoker.report.cards import html
 
 
 @pytest.mark.parametrize(

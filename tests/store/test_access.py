@@ -11,9 +11,9 @@ import pytest
 
 from stoker.core.plan import LogLine
 from stoker.store.access import make_folders
-from stoker.store.journal import JournalEntry, RunJournal
 from stoker.store.rows import RunRow
 from stoker.store.store import Store, open_store
+from stoker.store.writer import JournalEntry, RunJournal
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])

@@ -15,10 +15,10 @@ import pytest
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store import artifacts, filesystems
 from stoker.store.blobs import Blobs
+from stoker.store.check import sweep
 from stoker.store.filesystems import fix_of, url_to_fs
 from stoker.store.remote import Remote, cache_folder
 from stoker.store.store import open_store
-from stoker.store.sweep import sweep
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from stoker.ssh.connection import Answer
 from stoker.ssh.files import SshFiles
 from stoker.store import artifacts
 from stoker.store.blobs import STALE, Blobs
+from stoker.store.check import sweep
 from stoker.store.store import open_store
-from stoker.store.sweep import sweep
 
 STRANGE = """it's a "strange" `folder` \\ & ünï*"""
 

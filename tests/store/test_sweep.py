@@ -12,10 +12,10 @@ import pytest
 
 from stoker.core.artifact import StoredArtifact
 from stoker.store import artifacts
+from stoker.store.check import sweep, unreferenced
 from stoker.store.records import RowBatch
 from stoker.store.rows import CacheRow, OutputRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
-from stoker.store.sweep import sweep, unreferenced
 
 LATER = 10_000.0
 

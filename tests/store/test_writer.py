@@ -20,11 +20,10 @@ from tests.servers import postgres
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import DatabaseUnreachable, StoreError
 from stoker.store.database import Database
-from stoker.store.journal import JournalEntry, RunJournal
 from stoker.store.records import RowBatch
 from stoker.store.rows import CacheRow, EventRow, OutputRow, RungRow, RunRow, StepProgress, StepRow
 from stoker.store.store import Store, open_store
-from stoker.store.writer import RunWriter, restore
+from stoker.store.writer import JournalEntry, RunJournal, RunWriter, restore
 
 pytestmark = pytest.mark.xdist_group("postgresql-restarts")
 

@@ -15,8 +15,7 @@ from stoker.store.records import RowBatch
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import Store, open_store
 from stoker.ui import streams
-from stoker.ui.lines import row_of
-from stoker.ui.streams import MOST_LINES, Streams
+from stoker.ui.streams import MOST_LINES, Streams, row_of
 
 
 @pytest.mark.parametrize(

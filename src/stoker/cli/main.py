@@ -29,8 +29,7 @@ from stoker.core.usercode import raised_by_user, replaced_functions, replaced_te
 from stoker.core.version import VERSION
 from stoker.core.words import shown
 from stoker.report import streams
-from stoker.report.guarded import flush_or_drop, open_missing
-from stoker.report.streams import echo, say
+from stoker.report.streams import echo, flush_or_drop, open_missing, say
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("stoker.cli.run:command", "run a pipeline of a file, as `python FILE` would"),

@@ -24,10 +24,10 @@ from stoker.core.errors import NotFound, UsageError
 from stoker.core.plan import LogLine
 from stoker.plan.settingtexts import given_settings
 from stoker.report import cards
+from stoker.report.cards import components
 from stoker.report.markup import NOTHING
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import code_span, output_parts, plan_of
-from stoker.report.stepcards import components
 from stoker.report.stepreceipts import accelerator_request, newest_receipt, run_receipts
 from stoker.report.streams import echo
 from stoker.report.streams import write as write_stream

@@ -22,7 +22,7 @@ from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt, summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import attempts_text, count_text, memory_text, short, time_text, took_text
-from stoker.report.pending import pending_texts
+from stoker.report.live import pending_texts
 from stoker.report.streams import echo, say
 from stoker.worker.failure import explanation_lines
 

@@ -26,7 +26,7 @@ from stoker.images import environments
 from stoker.images.layers import LayerCache
 from stoker.report.streams import echo, say
 from stoker.run.left import names, recorded_jobs
-from stoker.store import sweep as artifact_sweep
+from stoker.store import check as artifact_sweep
 from stoker.store.check import COPY, Damage, StoreCheck, check_store
 from stoker.store.records import RunFilter
 from stoker.store.rows import RunRow

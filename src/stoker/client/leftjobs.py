@@ -1,4 +1,4 @@
-"""Jobs that runs without a driver left on the platforms of all stacks: looked up, and ended."""
+"""Jobs behind runs without a driver: those that such runs left on platforms, and the one that is to start a driver."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Collection, Final, Iterator, Mapping
+from typing import Any, Collection, Final, Iterator, Literal, Mapping
 
 from stoker import stacks
 from stoker.backends.base.backend import LeftJob
 from stoker.backends.registry import BACKENDS
+from stoker.client.liveness import awaited_place, restarting_place
+from stoker.core.errors import Away, StokerError
 from stoker.settings.options import is_backend
 from stoker.store.access import create_file, make_folders
+from stoker.store.rows import DRIVER_PLACE, RunRow
+from stoker.store.store import Store
 
 _PARTS: Final = "usual-parts"
 """The home's folder of backends that runs had and no file names: a document for each backend with its settings."""
@@ -71,3 +75,52 @@ def _remembered_parts(home: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         document = json.loads(path.read_text(encoding="utf-8"))
         if is_backend(document["backend"]):
             yield document["backend"], document["settings"]
+
+
+DriverJob = Literal["there", "gone", "silent", "unknown"]
+"""`silent`: the platform does not answer. `unknown`: nobody here can ask it."""
+
+
+def driver_job(row: RunRow) -> DriverJob:
+    """What becomes of the job that is to start a run's driver, or to start it again."""
+    place = str(row.driver.get(DRIVER_PLACE) or restarting_place(row))
+    stack = next((stack for stack in stacks.stacks() if stack.name == row.stack), None)
+    if not place or stack is None:
+        return "unknown"
+    try:
+        backend = BACKENDS.load(stack.orchestrator.flavor)
+        if backend.has_driver is None:
+            return "unknown"
+        return "there" if backend.has_driver(stack.orchestrator.options, place) else "gone"
+    except Away:
+        return "silent"
+    except StokerError:
+        return "unknown"
+
+
+def _why_gone(row: RunRow) -> str:
+    """Why the job of a driver is over that never began, by its platform; empty where that is not known."""
+    stack = next((stack for stack in stacks.stacks() if stack.name == row.stack), None)
+    why = BACKENDS.load(stack.orchestrator.flavor).why_no_driver if stack is not None else None
+    if stack is None or why is None:
+        return ""
+    try:
+        return why(stack.orchestrator.options, str(row.driver[DRIVER_PLACE]))
+    except StokerError:  # also Away: it answered a moment ago
+        return ""
+
+
+def note_lost_driver(store: Store, row: RunRow) -> bool:
+    """Write down that a run's driver is never started, where its job is gone; whether that is so.
+
+    The run is "interrupted" then, and what it was to begin with is kept for `stoker resume`.
+    """
+    if row.status != "running" or not awaited_place(row) or driver_job(row) != "gone":
+        return False
+    text = f"{row.driver[DRIVER_PLACE]}, which was to start its driver, is not in the queue any more"
+    why = _why_gone(row)
+    text += f": {why}" if why else ""
+    driver = {key: value for key, value in row.driver.items() if key != DRIVER_PLACE}
+    # Nothing happens where the driver has begun meanwhile.
+    store.records.set_run(row.id, row.token, driver=driver, heartbeat=0.0, error=text)
+    return True

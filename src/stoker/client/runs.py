@@ -297,7 +297,7 @@ class Run:
 
     def _may_get_driver(self) -> bool:
         """Whether its driver may still be started, or started again, by a job of its platform's."""
-        from stoker.client.driverjobs import driver_job, note_lost_driver
+        from stoker.client.leftjobs import driver_job, note_lost_driver
 
         if self.awaits:
             lost = note_lost_driver(self._store, self._row)

@@ -1,6 +1,6 @@
 """Why a step ran or was cached: which part of its cache key differs from that of an earlier result, and how.
 
-Everything comes from the store: the recipes of two results (`plan.recipes`), the digests of their inputs, the plans of
+Everything comes from the store: the recipes of two results (`plan.cachekey`), the digests of their inputs, the plans of
 their runs. No file of the user's is read, so that the answer is the same after the files have changed.
 """
 

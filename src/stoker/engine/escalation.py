@@ -22,8 +22,8 @@ from stoker.core.observer import Observer
 from stoker.core.plan import StepPlan
 from stoker.core.values import frozen
 from stoker.engine.events import TaskSpec
+from stoker.engine.execution import escalated_task
 from stoker.engine.recorder import Recorder
-from stoker.engine.tasks import escalated_task
 
 Inputs = Mapping[str, Any]
 

@@ -16,10 +16,9 @@ from stoker.core.observer import Observer
 from stoker.core.plan import StepPlan
 from stoker.core.status import StepStatus
 from stoker.engine import events as ev
-from stoker.engine.execution import StepExecution
+from stoker.engine.execution import StepExecution, element_task
 from stoker.engine.inputs import StepBindings, Wire
 from stoker.engine.recorder import Recorder
-from stoker.engine.tasks import element_task
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 

@@ -10,8 +10,7 @@ from typing import Any, Iterable, Iterator, Mapping
 from stoker.core.artifact import content_of, from_wire, names_in
 from stoker.core.errors import DamagedArtifact, StokerError
 from stoker.core.plan import StepPlan
-from stoker.plan.cachekey import Environment, FixedEnvironment, KeyParts
-from stoker.plan.inputcode import InputCode
+from stoker.plan.cachekey import Environment, FixedEnvironment, InputCode, KeyParts
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 

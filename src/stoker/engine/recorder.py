@@ -17,8 +17,7 @@ from stoker.core.values import frozen
 from stoker.core.words import bounded
 from stoker.engine.execution import StepExecution
 from stoker.engine.inputs import Wire
-from stoker.plan.cachekey import KeyParts
-from stoker.plan.recipes import recipe_digest, recipe_document, recipe_key
+from stoker.plan.cachekey import KeyParts, recipe_digest, recipe_document, recipe_key
 from stoker.store import artifacts
 from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RecipeRow, RungRow, StepProgress, StepRow

@@ -21,7 +21,7 @@ from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
-from stoker.engine.execution import Policy, StepExecution
+from stoker.engine.execution import Policy, StepExecution, element_task, step_task
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, key_parts
@@ -30,9 +30,7 @@ from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
 from stoker.engine.places import FaultyPlaces
 from stoker.engine.recorder import Recorder
-from stoker.engine.tasks import element_task, step_task
-from stoker.plan.cachekey import KeyParts
-from stoker.plan.inputcode import InputCode
+from stoker.plan.cachekey import InputCode, KeyParts
 
 HEARTBEAT: Final = 1.0
 """Seconds between two looks at the run's row, where a person may ask for its end; each records that we live."""

@@ -20,7 +20,7 @@ from stoker.core.words import count_text
 from stoker.flows import client as flows
 from stoker.flows.client import Task
 from stoker.flows.definition import FlowDefinition
-from stoker.report.stepcards import components
+from stoker.report.cards import components
 from stoker.report.streams import echo, step_text
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {

@@ -34,9 +34,9 @@ from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.task import FlowTask
 from stoker.pipelines.signature import FunctionParameter, FunctionSignature
+from stoker.plan.cachekey import remember_code
 from stoker.plan.digest import FunctionCode, read_code_of
 from stoker.plan.planner import Planner
-from stoker.plan.recipes import remember_code
 from stoker.run.program import ProgramStart
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs

@@ -37,7 +37,7 @@ from stoker.core.docker import Installer
 from stoker.core.errors import SettingsError
 from stoker.core.lock import FORMAT, Lock, LockedList, Trouble, Unresolved
 from stoker.images.dockerfile import RequirementList
-from stoker.images.pipconfig import UvWords, uv_words
+from stoker.images.installers import UvWords, uv_words
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,12 +1,32 @@
-"""Every launcher by its name."""
+"""Every launcher by its name, and `single`, which is none."""
 
 from __future__ import annotations
 
-from typing import Final, Mapping
+from typing import Any, Final, Mapping
 
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.plugins import Registry
-from stoker.launchers.base import Launcher, Place, place_by
+from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, Place, place_by
+
+
+def single_command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
+    """The command as it is. On one node without variables: `RANK` alone would make torch wait for others."""
+    if node.nodes == 1:
+        return NodeCommand(argv=argv)
+    variables = {
+        "RANK": node.rank,
+        "WORLD_SIZE": node.nodes,
+        "LOCAL_RANK": 0,
+        "LOCAL_WORLD_SIZE": 1,
+        "GROUP_RANK": node.rank,
+        "MASTER_ADDR": node.head,
+        "MASTER_PORT": node.port,
+    }
+    return NodeCommand(argv=argv, environment={name: str(value) for name, value in variables.items()})
+
+
+SINGLE: Final = Launcher(name="single", command=single_command, one_per_node=True)
+
 
 LAUNCHERS: Final[Registry[Launcher]] = Registry(
     group="stoker.launchers",
@@ -18,7 +38,7 @@ LAUNCHERS: Final[Registry[Launcher]] = Registry(
         "deepspeed": ("stoker.launchers.deepspeed:LAUNCHER", ""),
         "jax": ("stoker.launchers.jax:LAUNCHER", ""),
         "mpi": ("stoker.launchers.mpi:LAUNCHER", ""),
-        "single": ("stoker.launchers.single:LAUNCHER", ""),
+        "single": ("stoker.launchers.registry:SINGLE", ""),
         "torchrun": ("stoker.launchers.torchrun:LAUNCHER", ""),
     },
 )

@@ -15,9 +15,8 @@ import libcst as cst
 from libcst import metadata
 
 from stoker.core.errors import SourceError, StokerError
-from stoker.migrate.bindings import Bindings
 from stoker.migrate.calls import Edits
-from stoker.migrate.imports import Needed, rewrite_import
+from stoker.migrate.imports import Bindings, Needed, rewrite_import
 from stoker.migrate.names import MigrationNote
 from stoker.migrate.survey import Survey
 

@@ -14,9 +14,8 @@ from libcst.helpers import get_full_name_for_node
 
 from stoker.client import Client
 from stoker.migrate import calls, metaflow, zenml
-from stoker.migrate.bindings import Bindings, qualified_name
 from stoker.migrate.calls import Edits
-from stoker.migrate.imports import Needed, aliases_of, binding_of, dotted, module_of
+from stoker.migrate.imports import Bindings, Needed, aliases_of, binding_of, dotted, module_of, qualified_name
 from stoker.migrate.names import Level, MigrationNote, fate_of, is_known, is_source_module
 from stoker.worker.context import Context
 

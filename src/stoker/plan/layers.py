@@ -78,7 +78,7 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
         registration = BACKENDS.load(component.flavor)
         parent_image = registration.parent_image
         if registration.image_engine is not None or parent_image is not None:
-            from stoker.plan.imagepackages import MergedSettings, with_image_packages
+            from stoker.plan.environments import MergedSettings, with_image_packages
 
             values, origins = with_image_packages(MergedSettings(values=values, origins=origins, ranks=ranks))
         docker = values.get("docker")

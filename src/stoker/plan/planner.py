@@ -36,10 +36,10 @@ from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import secretchecks
 from stoker.plan import source as sources
+from stoker.plan.cachekey import remember_code
 from stoker.plan.codereading import read_code
 from stoker.plan.digest import FunctionCode, read_function_code
 from stoker.plan.layers import IMPLIED_BY, check_whole_run, resolve, resolve_pipeline
-from stoker.plan.recipes import remember_code
 from stoker.settings.options import OPTIONS
 from stoker.stacks import ORCHESTRATOR, Stack
 from stoker.store import artifacts
@@ -456,7 +456,7 @@ def _package_findings(step: StepPlan, backend: RunningBackend) -> Iterable[Findi
 
 def _launch_findings(launch: Launch, step: StepPlan) -> Iterator[Finding]:
     """The launcher's findings about a distributed step; the modules are imported only if there is one."""
-    from stoker.launchers.check import check
+    from stoker.launchers.options import check
 
     origin = step.origins.get("resources.gpu_count", "")
     if origin.startswith(IMPLIED_BY):

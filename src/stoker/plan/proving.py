@@ -2,24 +2,63 @@
 
 A step is proved only if every component that decides about its devices is known and fits. What is not known is named,
 and never taken for a fit; what is known not to fit is a finding that refuses the plan.
+
+Components are Stoker's own, by a table, and those of other distributions by entry points.
 """
 
 from __future__ import annotations
 
-from typing import Final, Iterable, Sequence
+from typing import Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.core.findings import Finding
 from stoker.core.packages import canonical
 from stoker.core.plan import StepPlan, reporter_of
+from stoker.core.plugins import Registry
 from stoker.core.proof import Fact, Proof, ProofVerdict, Refusal, UnknownFact, proof_text
 from stoker.plan.components.base import CHIP, DRIVER, ProofComponent
 from stoker.plan.components.known import USES_DEVICES, USES_NO_DEVICES
-from stoker.plan.components.registry import components
 from stoker.plan.distributions import StepDistribution, distributions
 from stoker.plan.rules import PlanFacts
 from stoker.plan.rules_device import CPU_BUILD
+
+_OWN: Final[Mapping[str, str]] = {
+    "torch": "stoker.plan.components.torch:TORCH",
+    "torch-parts": "stoker.plan.components.torchparts:TORCH_PARTS",
+    "extensions": "stoker.plan.components.torchparts:EXTENSIONS",
+    "companions": "stoker.plan.components.companions:VISION_AND_AUDIO",
+    "triton": "stoker.plan.components.companions:TRITON_COMPONENT",
+    "deepspeed": "stoker.plan.components.torchparts:DEEPSPEED",
+    "torch-xla": "stoker.plan.components.torchparts:XLA",
+    "tensorflow": "stoker.plan.components.jaxtensorflow:TENSORFLOW",
+    "jax": "stoker.plan.components.jaxtensorflow:JAX",
+    "inference": "stoker.plan.components.wheels:INFERENCE",
+    "cupy": "stoker.plan.components.wheels:CUPY",
+    "rapids": "stoker.plan.components.wheels:RAPIDS",
+    "numba-cuda": "stoker.plan.components.wheels:NUMBA",
+    "trees": "stoker.plan.components.wheels:TREES",
+    "cuda": "stoker.plan.components.machine:CUDA",
+    "gate": "stoker.plan.components.machine:GATE",
+    "chip": "stoker.plan.components.machine:CHIP_AND_DRIVER",
+    "image": "stoker.plan.components.machine:IMAGE",
+    "processor": "stoker.plan.components.machine:PROCESSOR",
+    "python": "stoker.plan.components.machine:PYTHON",
+}
+"""Component → "module:attribute", in the order in which their facts are shown."""
+
+COMPONENTS: Final[Registry[ProofComponent]] = Registry(
+    group="stoker.components",
+    noun="component",
+    kind=ProofComponent,
+    builtin={name: (target, "") for name, target in _OWN.items()},
+)
+
+
+def components() -> Iterator[ProofComponent]:
+    """Every component, each loaded."""
+    return (component for _, component in COMPONENTS.parts())
+
 
 NOT_PROVED: Final = "STK219"
 

@@ -2,25 +2,60 @@
 
 Pure: it renders what the caller read from the store. The components that the step's author put on the card come first,
 then the step's status, accelerators, parameters and last lines. Every text from outside is escaped.
+
+Their Markdown is CommonMark with tables and strikethrough. HTML in it is shown as text, links lead to http, https or
+mail only, and the page loads nothing: an image becomes a link. A line break in the text is one on the page.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Final, Mapping, Sequence
+import functools
+import logging
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.client.usage import usage_of_document
+from stoker.client.attempts import usage_of_document
+from stoker.client.metrics import metrics_of
+from stoker.core.artifact import from_wire
+from stoker.core.errors import StokerError
+from stoker.core.flow import CARD, GANG
 from stoker.core.plan import LogLine
 from stoker.core.receipt import Receipt, Track
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.words import count_text
-from stoker.report import markdown, stepparts
-from stoker.report.badges import badge
-from stoker.report.design import POLICY, document, preformatted, section
-from stoker.report.markup import NOTHING, Content, Html, element, joined
+from stoker.report import stepparts
+from stoker.report.design import POLICY, badge, document, preformatted, section
+from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, table
 from stoker.report.receiptfigures import receipt_part
-from stoker.report.tables import facts, table
+from stoker.store import artifacts
+from stoker.store.store import Store
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+
+_SCHEMES: Final = ("http://", "https://", "mailto:")
+
+
+def html(text: str) -> str:
+    """Markdown as HTML that is safe anywhere in a page."""
+    return str(_parser().render(text))
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt  # few pages have Markdown, and the import takes some 20 ms
+
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "xhtmlOut": False})
+    parser.enable(["table", "strikethrough"]).disable("image")
+    parser.validateLink = _leads_elsewhere  # type: ignore[method-assign]
+    return parser
+
+
+def _leads_elsewhere(url: str) -> bool:
+    return url.lower().startswith(_SCHEMES)
+
 
 Document = Mapping[str, Any]
 
@@ -173,7 +208,7 @@ def _frame(shown: Document) -> Html:
 
 
 _COMPONENTS: Final[Mapping[str, Callable[[Document], Html]]] = {
-    "markdown": lambda shown: Html(markdown.html(shown["text"])),
+    "markdown": lambda shown: Html(html(shown["text"])),
     "text": lambda shown: joined([shown["text"]]),
     "heading": lambda shown: element("h2", None, shown["text"]),
     "artifact": _artifact,
@@ -182,3 +217,50 @@ _COMPONENTS: Final[Mapping[str, Callable[[Document], Html]]] = {
     "progress": _progress,
     "frame": _frame,
 }
+
+
+log = logging.getLogger(__name__)
+
+
+def components(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
+    """The components that a task put on its card; for a whole `num_parallel`, those of every node."""
+    outputs = {row.name: row.artifact for row in store.records.outputs(run, key)}
+    if not outputs:
+        return _refreshed(store, run, key, node=node)
+    if GANG not in outputs:
+        return list(artifacts.load(outputs[CARD], store.blobs)) if CARD in outputs else []
+    gang = outputs[GANG]
+    parts = artifacts.items(gang, store.blobs) if gang.serializer == "list" else [gang]
+    card_parts: list[Mapping[str, Any]] = []
+    for index, part in enumerate(parts):
+        wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, index) else None
+        if wire is not None:
+            if node is None:
+                card_parts.append({"kind": "heading", "text": f"node {index}"})
+            card_parts += artifacts.load(from_wire(wire), store.blobs)
+    return card_parts
+
+
+def _refreshed(store: Store, run: str, key: str, *, node: int | None) -> list[Mapping[str, Any]]:
+    """The components as of the last `refresh` of a task that runs, or that did not succeed."""
+    numbers = [number for one, number in store.records.metric_attempts(run) if one == key]
+    card_parts: list[Mapping[str, Any]] = []
+    for number, wire in sorted(metrics_of(store.records, run, key, max(numbers, default=0)).cards.items()):
+        if node not in (None, number):
+            continue
+        try:
+            shown = artifacts.load(from_wire(wire), store.blobs)
+        except (StokerError, LookupError, TypeError, ValueError) as error:
+            # Nothing holds what a failed task showed once: the store may have been cleaned up.
+            log.debug("the card of %s is gone: %s", key, error)
+            continue
+        if number:
+            card_parts.append({"kind": "heading", "text": f"node {number}"})
+        card_parts += shown
+    return card_parts
+
+
+def card_page(components: Sequence[Mapping[str, Any]], *, title: str, state: str) -> str:
+    """The components alone as a page, whose scripts may run: for a frame without the origin of the page around it."""
+    body = element("main", None, *(element("section", None, component(one)) for one in components))
+    return document(title, body, state=state, policy=FRAMES)

@@ -12,7 +12,7 @@ from typing import Callable, Final, Mapping, Sequence
 
 from stoker.core.values import frozen
 from stoker.core.words import count_text
-from stoker.report.badges import STATES, tone_of
+from stoker.report.design import STATES, tone_of
 from stoker.report.markup import NOTHING, Html, element, joined
 
 MOST_NODES: Final = 300

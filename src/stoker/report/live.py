@@ -11,12 +11,18 @@ import itertools
 import math
 import unicodedata
 from collections import Counter
-from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.core.printable import printable
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.words import count_text, number_text, time_text
-from stoker.report.progress import Curve, Progress, Row
+from stoker.plan import plandoc
+from stoker.report.progress import Curve, Progress, Row, planned_row
+
+if TYPE_CHECKING:
+    from stoker.client import Run
+    from stoker.client.document import Placements
+
 
 MARKS: Final = {
     "succeeded": ("✓", "32"),
@@ -243,3 +249,23 @@ def columns_of(text: str) -> int:
         return len(text)
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
+
+
+def pending_texts(run: Run, placements: Placements) -> Mapping[str, str]:
+    """Step → what it waits for: other steps, or a place or accelerators that they have. Steps of which their platform
+    says why they wait have their own message; those of a run that is over wait for nothing."""
+    steps = run.steps
+    pending = [key for key, step in steps.items() if step.status == "pending" and not step.message]
+    text = run.store.records.plan(run.id) if pending and run.status == "running" else ""
+    if not text:
+        return {}
+    rows = {planned.key: planned_row(planned) for planned in plandoc.load(text).steps if planned.key in steps}
+    for key, row in rows.items():
+        row.status = steps[key].status
+        if row.status == "running":
+            row.running[key] = 0.0
+            if row.wants:
+                row.devices[key] = ()
+        elif key in placements and placements[key][-1].ended is None:
+            row.waits[key] = "sent"
+    return {key: words for key in pending if key in rows and (words := row_text(rows[key], rows, 0.0))}

@@ -7,9 +7,8 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.client.metrics import Metric, Metrics
 from stoker.core.words import count_text, number_text
-from stoker.report.markup import NOTHING, Html, element, joined
+from stoker.report.markup import NOTHING, Html, element, facts, joined, table
 from stoker.report.svg import COLUMNS, LOOKS, Drawing, Line, chart, spark
-from stoker.report.tables import facts, table
 
 MOST_CHARTS: Final = 12
 """Metrics of a step that are drawn; the table has all."""

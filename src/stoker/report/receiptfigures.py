@@ -15,12 +15,10 @@ import attrs
 from stoker.core import receipt as words
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.words import memory_text
-from stoker.report.badges import badge
-from stoker.report.design import notice
-from stoker.report.markup import Html, element, joined
+from stoker.report.design import badge, notice
+from stoker.report.markup import Html, element, facts, joined, table
 from stoker.report.receipts import DEVICE_ROWS, receipt_facts, round_maximum, scale_end
 from stoker.report.svg import COLUMNS, LOOKS, Band, Drawing, Line, chart
-from stoker.report.tables import facts, table
 
 LINES: Final = LOOKS
 """Devices in one chart: each has a look of its own."""

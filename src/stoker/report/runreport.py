@@ -29,15 +29,13 @@ from stoker.core.words import attempts_text, bounded, count_text, time_text, too
 from stoker.plan import plandoc
 from stoker.plan.settingtexts import given_settings
 from stoker.report import stepparts
-from stoker.report.badges import badge
-from stoker.report.design import document, folded, notice, section
+from stoker.report.design import badge, document, folded, notice, section
 from stoker.report.graphs import GraphStep, graph
-from stoker.report.markup import NOTHING, Content, Html, element, joined, link
+from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, link, table
 from stoker.report.metricfigures import metrics_part
-from stoker.report.previewparts import preview_part
 from stoker.report.receiptfigures import receipt_part
+from stoker.report.stepparts import preview_part
 from stoker.report.stepreceipts import StepReceipt, newest_receipt, run_receipts
-from stoker.report.tables import facts, table
 from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
 from stoker.report.variantfigures import View, elements_part
 from stoker.store.previews import preview

@@ -25,9 +25,8 @@ from stoker.core.words import (
     time_text,
     took_text,
 )
-from stoker.report.guarded import GuardedStream
 from stoker.report.progress import Progress, Row
-from stoker.report.streams import control, painted, step_text, unpainted, write
+from stoker.report.streams import GuardedStream, control, painted, step_text, unpainted, write
 from stoker.worker.failure import explanation_lines
 
 if TYPE_CHECKING:

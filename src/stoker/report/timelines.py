@@ -7,7 +7,7 @@ from typing import Final, Literal, Mapping, Sequence
 
 from stoker.core.values import frozen
 from stoker.core.words import count_text, time_text
-from stoker.report.badges import icon, tone_of
+from stoker.report.design import icon, tone_of
 from stoker.report.markup import NOTHING, Html, element, joined, link
 from stoker.report.svg import time_axis
 

@@ -25,7 +25,7 @@ from stoker.client.variants import (
 )
 from stoker.core.values import frozen
 from stoker.core.words import count_text, number_text, short, time_text
-from stoker.report.badges import badge
+from stoker.report.design import badge
 from stoker.report.markup import NOTHING, Content, Html, element, joined, link
 from stoker.report.svg import LOOKS, Drawing, Line, chart
 

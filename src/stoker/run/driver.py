@@ -47,7 +47,7 @@ from stoker.engine.interrupts import interrupts, raised
 from stoker.engine.recorder import Recorder
 from stoker.engine.runner import RunLoop
 from stoker.plan import plandoc, secretchecks, source
-from stoker.plan.cachekey import InstalledEnvironment
+from stoker.plan.cachekey import InstalledEnvironment, remember_code
 from stoker.plan.digest import FunctionCode, read_function_code
 from stoker.plan.layers import resolve_pipeline
 from stoker.plan.planner import (
@@ -62,8 +62,7 @@ from stoker.plan.planner import (
     usual_findings,
 )
 from stoker.plan.planner import plan as plan_graph
-from stoker.plan.recipes import remember_code
-from stoker.report.guarded import flush_or_drop
+from stoker.report.streams import flush_or_drop
 from stoker.report.terminal import Terminal
 from stoker.report.views import view_of
 from stoker.run import detaching, reuse, snapshot

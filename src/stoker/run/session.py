@@ -195,7 +195,7 @@ class Session:
             sources.append(plan.source)
         steps = builder.with_images(plan.steps)
         if self._digests:
-            from stoker.images.lastdigests import keep_digests
+            from stoker.images.contents import keep_digests
 
             keep_digests(self.stack.home, self._digests)
         self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
@@ -251,7 +251,7 @@ class Session:
         answering = cache(lambda: engine.find_again(self.questions, environ))
         if hosts:
             threading.Thread(target=answering, daemon=True).start()  # while the next lines import what checks
-        from stoker.images import contents, lastdigests, registry
+        from stoker.images import contents, registry
         from stoker.plan.preflight import Surroundings, judge
 
         flavors = {name: BACKENDS.load(flavor) for name, (flavor, _) in self._flavors(settings).items()}
@@ -267,7 +267,7 @@ class Session:
         surroundings = Surroundings(
             inventory=lambda: self.devices().inventory(),
             image_facts=read,
-            last_digests=lastdigests.last_digests(self.stack.home) if hosts else {},
+            last_digests=contents.last_digests(self.stack.home) if hosts else {},
             in_images=frozenset(hosts),
             here=frozenset(flavors if self.request.debug else here),
             resolve=lambda step, image, machine: self.locking().of_image(step, image, machine=machine),

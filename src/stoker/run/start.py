@@ -11,7 +11,7 @@ from stoker.core.collector import seldom_collected
 from stoker.core.errors import UsageError
 from stoker.core.request import RunRequest
 from stoker.pipelines.scripts import watch_script
-from stoker.report.guarded import open_missing
+from stoker.report.streams import open_missing
 from stoker.worker import spare
 
 if TYPE_CHECKING:

@@ -620,7 +620,7 @@ class Records:
         return None if row is None else _whole_or_none(rows.CACHE, row)
 
     def references(self) -> Iterable[str]:
-        """Texts that contain every digest that a row names; `store.sweep` searches them."""
+        """Texts that contain every digest that a row names; `store.check` searches them."""
         for column, table in _REFERENCES:
             for (text,) in self.database.rows(f"SELECT {column} FROM {table} WHERE {column} <> ''"):
                 yield str(text)

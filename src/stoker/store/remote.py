@@ -1,7 +1,8 @@
-"""Blobs in an object store, through fsspec; no other module of blobs uses it. `open_remote` chooses between this and a
-folder of another machine.
+"""Blobs elsewhere: in an object store, through fsspec, or in a folder of another machine. `open_remote` chooses.
 
-An object appears whole or not at all: by one upload where the platform guarantees that, else by upload and rename.
+An object appears whole or not at all: by one upload where the platform guarantees that, else by upload and rename. A
+folder of another machine is laid out as `Blobs` lays out a folder of its own, so that steps over there open it as plain
+files; how the machine is reached is known to `store.transport`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import os
 import time
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, Iterator, Mapping, Protocol
+from typing import Any, BinaryIO, Final, Iterator, Mapping, Protocol
 
-from stoker.core.errors import MissingPackage, StoreError
+from stoker.core.errors import Away, BackendError, DiskFull, MissingPackage, StoreError
 from stoker.store.filesystems import fix_of, package_fix, url_to_fs
-from stoker.store.folders import FolderBlobs
 from stoker.store.hashing import CHUNK, Hash
-from stoker.store.transport import TRANSPORTS
+from stoker.store.transport import TRANSPORTS, Reach, Transport
 
 _ATOMIC_UPLOAD: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"})
 """Protocols whose uploads appear only when they are complete."""
@@ -278,3 +278,122 @@ def cache_folder(uri: str) -> str:
                     f"{root} belongs to somebody else", fix="set STOKER_CACHE to a folder of yours"
                 ) from None
     return os.path.join(root, hashlib.sha256(uri.encode()).hexdigest()[:16])
+
+
+class FolderBlobs:
+    """Blobs below a URI; `remote.Remote` has the same methods for object stores."""
+
+    def __init__(self, uri: str, reach: Reach) -> None:
+        self.uri = uri
+        self._reach = reach
+        self._opened: Transport | None = None
+
+    def put(self, path: str, digest: str) -> None:
+        """Upload a local file, or renew the time of the blob that is there."""
+        with self._translated_errors(), open(path, "rb") as source:
+            if not self._files.renew(_name(digest), os.fstat(source.fileno()).st_size):
+                self._files.write(source, _name(digest), part=f"tmp/{digest[:16]}-{os.urandom(8).hex()}")
+
+    def get(self, digest: str, descriptor: int) -> str | None:
+        """Download into an open file; returns the digest of the bytes, or None if there is no such blob."""
+        received = Hash()
+
+        def write(data: bytes) -> None:
+            part = memoryview(data)
+            received.update(part)
+            while part.nbytes:
+                part = part[os.write(descriptor, part) :]
+
+        try:
+            with self._translated_errors():
+                return received.hexdigest() if self._files.read(_name(digest), write) else None
+        finally:
+            received.stop()
+
+    def open(self, digest: str) -> BinaryIO:
+        """A local copy of the blob as a file, which is gone when it is closed; raises `FileNotFoundError`."""
+        import tempfile
+
+        descriptor, path = tempfile.mkstemp(prefix="stoker-blob-")
+        try:
+            if self.get(digest, descriptor) is None:
+                raise FileNotFoundError(digest)
+            return open(path, "rb")
+        finally:
+            os.close(descriptor)
+            os.unlink(path)
+
+    def size(self, digest: str) -> int | None:
+        """The number of bytes of the blob; None if there is none."""
+        with self._translated_errors():
+            facts = self._files.look([_name(digest)]).get(_name(digest))
+        return None if facts is None else facts.size
+
+    def digests(self) -> Iterator[str]:
+        """Every blob."""
+        with self._translated_errors():
+            paths = list(self._files.files("objects"))
+        for path in paths:
+            _, folder, file = path.rsplit("/", 2)
+            yield folder + file
+
+    def delete(self, digest: str) -> None:
+        """Remove a blob with its checksums; one that is gone is fine."""
+        with self._translated_errors():
+            self._files.remove([_name(digest), _sums(digest)])
+
+    def quarantine(self, digest: str) -> None:
+        """Move a damaged blob aside; one that is gone is fine."""
+        with self._translated_errors():
+            self._files.rename(_name(digest), f"quarantine/{digest}-{time.time_ns()}")
+            self._files.remove([_sums(digest)])
+
+    def delete_if_older(self, digest: str, than: float) -> int | None:
+        """Remove a blob last put before `than`; its size, or None if it stays.
+
+        Ages are compared by the clock of the other machine, which need not show the same time."""
+        with self._translated_errors():
+            removed = self._files.remove_older(_name(digest), time.time() - than)
+            if removed is not None:
+                self._files.remove([_sums(digest)])
+        return removed
+
+    def clean(self, ages: Mapping[str, float]) -> None:
+        """Remove what in a folder is older than so many seconds, by the clock of the other machine."""
+        with self._translated_errors():
+            for folder, seconds in ages.items():
+                for path in list(self._files.files(folder)):
+                    self._files.remove_older(path, seconds)
+
+    def close(self) -> None:
+        """Let go of the connection; the next use makes another."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    @property
+    def _files(self) -> Transport:
+        if self._opened is None:
+            self._opened = self._reach.open(self.uri)
+        return self._opened
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DiskFull as error:
+            raise StoreError(
+                f"the disk of the artifact store {self.uri} is full: {error.message}", fix=error.fix
+            ) from error
+        except Away as error:
+            raise StoreError(f"the artifact store {self.uri} is not reached: {error.message}", fix=error.fix) from error
+        except BackendError as error:
+            raise StoreError(f"the artifact store {self.uri}: {error.message}", fix=error.fix) from error
+
+
+def _name(digest: str) -> str:
+    return f"objects/{digest[:2]}/{digest[2:]}"
+
+
+def _sums(digest: str) -> str:
+    return f"sums/{digest[:2]}/{digest[2:]}"

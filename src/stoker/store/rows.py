@@ -197,7 +197,7 @@ class RecipeRow:
     digest: str
     created: float
     document: Mapping[str, Any]
-    """As `plan.recipes` makes it."""
+    """As `plan.cachekey` makes it."""
 
 
 @frozen(kw_only=True)

@@ -18,8 +18,8 @@ from stoker.core.words import count_text
 from stoker.report import machine
 from stoker.report.runreport import plan_of
 from stoker.report.variantfigures import MOST
-from stoker.ui import actions, compare, lines, pages, runlist, runview, stepview
-from stoker.ui.lineage import lineage_of, output_of
+from stoker.ui import actions, compare, pages, runlist, runview, stepview, streams
+from stoker.ui.artifacts import lineage_of, output_of
 from stoker.ui.runlist import RunQuery
 
 PREFIX: Final = "/api/v1"
@@ -103,10 +103,10 @@ def log(request: Request) -> Any:
     """Lines of an attempt."""
     one = pages.step_of(request, pages.run_of(request))
     attempt = pages.number_of(request.query_params.get("attempt"))
-    rank = lines.rank_of(request.query_params.get("rank", ""))
-    tail = min(10_000, pages.number_of(request.query_params.get("tail")) or lines.PAGE)
+    rank = streams.rank_of(request.query_params.get("rank", ""))
+    tail = min(10_000, pages.number_of(request.query_params.get("tail")) or streams.PAGE)
     found = list(one.logs(attempt, rank=rank, tail=tail))
-    return {"lines": [lines.line_document(line, number) for number, line in enumerate(found, 1)]}
+    return {"lines": [streams.line_document(line, number) for number, line in enumerate(found, 1)]}
 
 
 def metrics(request: Request) -> Any:

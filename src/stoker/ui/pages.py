@@ -17,19 +17,18 @@ from stoker.client.variants import Variant, element_variants, run_variants
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
 from stoker.core.words import count_text, time_text
-from stoker.report import machine, stepcards
+from stoker.report import cards, machine
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import plan_of
 from stoker.report.top import devices_text
 from stoker.report.variantfigures import MOST
 from stoker.ui import access as rules
-from stoker.ui import actions, compare, lines, previews, rendering, runlist, runview, stepview
-from stoker.ui.lineage import artifact_of, lineage_of, output_of
-from stoker.ui.rendering import in_place, is_part, live, page, part, url
+from stoker.ui import actions, artifacts, compare, rendering, runlist, runview, stepview, streams
+from stoker.ui.artifacts import artifact_of, lineage_of, output_of
+from stoker.ui.compare import variant_values
+from stoker.ui.rendering import State, in_place, is_part, live, page, part, url
 from stoker.ui.runlist import RunQuery
-from stoker.ui.state import State
 from stoker.ui.streams import TooManyFollow
-from stoker.ui.variants import variant_values
 
 FRAME_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -278,7 +277,7 @@ def card_frame(request: Request) -> Response:
     found = stepview.card_of(there.store, one)
     if not found:
         raise NotFound(f"step '{one.key}' has no card", fix="`@card` and `current.card.append` make one")
-    text = stepcards.card_page(found, title=f"card of {one.key}", state=one.status)
+    text = cards.card_page(found, title=f"card of {one.key}", state=one.status)
     return HTMLResponse(text, headers={"content-security-policy": FRAME_POLICY})
 
 
@@ -324,8 +323,8 @@ def _output_values(shown: Run, one: Step, name: str) -> Mapping[str, Any]:
 
 def _log_values(there: State, one: Step, request: Request, attempt: int | None) -> dict[str, Any]:
     query = request.query_params
-    rank = lines.rank_of(query.get("rank", ""))
-    found = lines.log_page(
+    rank = streams.rank_of(query.get("rank", ""))
+    found = streams.log_page(
         there.store,
         one,
         attempt=attempt,
@@ -341,7 +340,7 @@ def _log_values(there: State, one: Step, request: Request, attempt: int | None) 
         "about": about,
         "file": url(f"/runs/{one.run_id}/log/file", about),
         "stream": url(f"/runs/{one.run_id}/log/stream", about, offset=found.offset) if found.follows else "",
-        "earlier": url(address, about, **{"from": max(1, found.first - lines.PAGE)}) if found.first > 1 else "",
+        "earlier": url(address, about, **{"from": max(1, found.first - streams.PAGE)}) if found.first > 1 else "",
         "later": url(address, about, **{"from": found.first + found.shown})
         if not found.query and found.first + found.shown <= found.total
         else "",
@@ -367,8 +366,8 @@ def log_file(request: Request) -> Response:
     there, shown = state_of(request), run_of(request)
     one = step_of(request, shown)
     number = number_of(request.query_params.get("attempt")) or last_attempt(there.store, shown.id, one.key)
-    rank = lines.rank_of(request.query_params.get("rank", ""))
-    body = lines.text_lines(there.store, one, number, rank)
+    rank = streams.rank_of(request.query_params.get("rank", ""))
+    body = streams.text_lines(there.store, one, number, rank)
     name = f"{shown.pipeline}-{shown.id}-{one.key}-{number}.txt"
     return StreamingResponse(body, media_type="text/plain; charset=utf-8", headers=_attachment(name))
 
@@ -382,7 +381,7 @@ async def log_stream(request: Request) -> Response:
     one = await run_in_threadpool(step_of, request, shown)
     there.streams.check()  # last: the next one that follows begins at once
     attempt = number_of(request.query_params.get("attempt")) or 1
-    rank = lines.rank_of(request.query_params.get("rank", ""))
+    rank = streams.rank_of(request.query_params.get("rank", ""))
     offset = number_of(request.headers.get("last-event-id")) or number_of(request.query_params.get("offset")) or 0
     events = there.streams.follow(there.store, (shown.id, one.key, attempt, rank), offset)
     return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
@@ -404,7 +403,7 @@ def artifact(request: Request) -> Response:
         run=shown,
         output=output,
         shape="×".join(map(str, output.shape)) if output.shape is not None else "",
-        preview=previews.preview(
+        preview=artifacts.preview(
             output,
             artifact_of(there.store, output),
             there.store.blobs,
@@ -421,7 +420,7 @@ def artifact_file(request: Request) -> Response:
     """The bytes of an output."""
     shown = run_of(request)
     output = output_of(shown, request.query_params.get("key", ""), request.query_params.get("name", ""))
-    headers = {**_attachment(previews.file_name(output)), "content-length": str(output.size)}
+    headers = {**_attachment(artifacts.file_name(output)), "content-length": str(output.size)}
     headers["content-security-policy"] = _FILE_POLICY
     return StreamingResponse(_pieces(output.open()), media_type="application/octet-stream", headers=headers)
 
@@ -430,7 +429,7 @@ def artifact_image(request: Request) -> Response:
     """The bytes of an output that is a picture by its first bytes."""
     shown = run_of(request)
     output = output_of(shown, request.query_params.get("key", ""), request.query_params.get("name", ""))
-    kind = previews.image_type(output)
+    kind = artifacts.image_type(output)
     if not kind:
         raise NotFound(f"output '{output.name}' of '{output.step}' is no picture", fix="download it")
     headers = {"content-security-policy": _FILE_POLICY, "content-length": str(output.size)}
@@ -441,7 +440,7 @@ def artifact_frame(request: Request) -> Response:
     """An output that is a page, for a frame in which it can do nothing to this server's pages."""
     shown = run_of(request)
     output = output_of(shown, request.query_params.get("key", ""), request.query_params.get("name", ""))
-    if not previews.is_page(output):
+    if not artifacts.is_page(output):
         raise NotFound(f"output '{output.name}' of '{output.step}' is no page", fix="download it")
     headers = {"content-security-policy": FRAME_POLICY}
     return StreamingResponse(_pieces(output.open()), media_type="text/html; charset=utf-8", headers=headers)

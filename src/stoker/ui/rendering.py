@@ -6,18 +6,50 @@ import functools
 import hashlib
 import json
 from datetime import datetime
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from stoker.client import Client
+from stoker.core.values import define
 from stoker.core.words import attempts_text, count_text, memory_text, time_text
-from stoker.report.badges import badge, favicon, icon
-from stoker.report.markup import Html, element
-from stoker.report.tables import facts, table
-from stoker.ui.state import State
+from stoker.report.design import badge, favicon, icon
+from stoker.report.markup import Html, element, facts, table
+from stoker.store.store import Store
+from stoker.ui.access import PageAccess
+
+if TYPE_CHECKING:
+    from stoker.report.machineuse import NodeWatch
+    from stoker.ui.actions import StartedCommands
+    from stoker.ui.streams import Streams
+
+
+@define(kw_only=True)
+class State:
+    """A server's store, who may use it, and what goes on in it."""
+
+    client: Client
+    access: PageAccess
+    stack: str | None
+    """The stack whose store it is; None for the current one."""
+    stack_name: str
+    folder: str
+    """Where commands are started: where the server was."""
+    commands: StartedCommands
+    streams: Streams
+    nodes: NodeWatch
+    """The nodes of the stack's platforms."""
+
+    @property
+    def store(self) -> Store:
+        """The store, from which nothing is unpickled."""
+        store = self.client.store
+        store.blobs.trusted = False
+        return store
+
 
 REFRESH: Final = 2
 """Seconds between two looks at a part of a page that changes."""

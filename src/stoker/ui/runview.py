@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from datetime import datetime
-from typing import Collection, Final, Iterator, Mapping, Sequence
+from typing import Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -15,16 +15,16 @@ from stoker.client.attempts import Failure
 from stoker.client.document import Placements, element_counts, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
+from stoker.client.placements import Placement
 from stoker.client.variants import element_variants
 from stoker.core import receipt as receipt_words
-from stoker.core.plan import Plan, source_keys
+from stoker.core.plan import Plan, reporter_of, source_keys
 from stoker.core.receipt import Receipt
 from stoker.core.words import EXPECTED_START, memory_text, number_text, time_text
 from stoker.report import machine
-from stoker.report.costs import cost_text, prices_of
 from stoker.report.graphs import GraphStep, graph
+from stoker.report.live import pending_texts
 from stoker.report.markup import Html
-from stoker.report.pending import pending_texts
 from stoker.report.runreport import phases
 from stoker.report.stepreceipts import run_receipts
 from stoker.report.svg import spark
@@ -32,6 +32,48 @@ from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
 from stoker.report.variantfigures import View, variant_charts
 from stoker.store.store import Store
 from stoker.ui.rendering import url
+
+UNKNOWN: Final = "unknown"
+_HOUR: Final = 3600.0
+
+
+def prices_of(plan: Plan | None) -> dict[str, float]:
+    """Step → US dollars an hour of the machines of one attempt, for the steps whose price is known."""
+    if plan is None:
+        return {}
+    listed = {one.where: one.price for one in plan.findings if one.price is not None}
+    places = {step.key: reporter_of(step).where for step in plan.steps}
+    return {key: listed[place] for key, place in places.items() if place in listed}
+
+
+def cost_text(
+    prices: Mapping[str, float],
+    placements: Mapping[str, Sequence[Placement]],
+    held: Iterable[str],
+    *,
+    now: float | None = None,
+) -> str:
+    """The cost of attempts in words; empty where nothing was held that costs.
+
+    `placements` are the attempts of each step and element on platforms, `held` the steps and elements that held
+    accelerators: of those without a price, the cost is unknown.
+    """
+    moment = time.time() if now is None else now
+    total, known = 0.0, False
+    for key, attempts in placements.items():
+        price = prices.get(element_of(key)[0])
+        if price is None:
+            continue
+        for one in attempts:
+            if one.started is not None:
+                ended = moment if one.ended is None else one.ended.timestamp()
+                total += price * max(0.0, ended - one.started.timestamp()) / _HOUR
+                known = True
+    others = {element_of(key)[0] for key in held} - set(prices)
+    if not known:
+        return UNKNOWN if others else ""
+    return f"${total:,.2f}" + (f", of {', '.join(sorted(others)[:3])} {UNKNOWN}" if others else "")
+
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from stoker.core.plan import Plan, StepPlan, source_outputs, without_secrets
 from stoker.core.status import STEP_DONE
 from stoker.core.words import memory_text, time_text
 from stoker.plan.settingtexts import given_settings
-from stoker.report.badges import badge
+from stoker.report.cards import components
+from stoker.report.design import badge
 from stoker.report.markup import NOTHING, Content, Html
 from stoker.report.runreport import accelerator_part
-from stoker.report.stepcards import components
 from stoker.report.stepreceipts import StepReceipt, attempt_receipt, newest_receipt
 from stoker.store.store import Store
 from stoker.ui.rendering import url

@@ -113,3 +113,6 @@ def check_options(options: Mapping[str, Any], builder: ImageBuilder) -> None:
             f"{builder.title} cannot be told build_config's option '{lost[0]}'",
             fix='take it back, or let this machine build: image_builder = "local"',
         )
+
+
+LOCAL: Final = ImageBuilder(name="local", title="the container engine of this machine", mounts=True)

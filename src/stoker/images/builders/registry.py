@@ -12,7 +12,7 @@ BUILDERS: Final[Registry[ImageBuilder]] = Registry(
     noun="image builder",
     kind=ImageBuilder,
     builtin={
-        "local": ("stoker.images.builders.local:LOCAL", ""),
+        "local": ("stoker.images.builders.base:LOCAL", ""),
         "kaniko": ("stoker.images.builders.kaniko:KANIKO", ""),
         "remote-buildkit": ("stoker.images.builders.buildkit:REMOTE_BUILDKIT", ""),
         "cloud": ("stoker.images.builders.cloud:CLOUD", ""),

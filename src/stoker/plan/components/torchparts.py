@@ -26,10 +26,9 @@ from stoker.plan.components.releases import (
     releases_component,
 )
 from stoker.plan.distributions import StepDistribution
-from stoker.plan.packages import FrameworkPackage
+from stoker.plan.packages import PINS_SOURCE, VLLM_TORCH, XFORMERS_TORCH, FrameworkPackage
 from stoker.plan.requirements import numbers, satisfies
 from stoker.plan.rules import PlanFacts
-from stoker.plan.torchpins import PINS_SOURCE, VLLM_TORCH, XFORMERS_TORCH
 from stoker.vendors.builds import Version, dotted
 
 VLLM_SOURCE: Final = f"https://docs.vllm.ai/en/latest/getting_started/installation, {PINS_SOURCE}, and its fatbins"

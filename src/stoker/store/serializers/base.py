@@ -1,11 +1,15 @@
-"""The protocol of serializers: they turn values of some types into bytes and back, exactly."""
+"""The protocol of serializers: they turn values of some types into bytes and back, exactly.
+
+The one of secrets is here: it keeps a `Secret`'s reference, and its value is in no artifact.
+"""
 
 from __future__ import annotations
 
 import io
-from typing import Any, BinaryIO, Mapping, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Final, Mapping, Protocol, runtime_checkable
 
 from stoker.core.artifact import StoredArtifact
+from stoker.core.secret import Secret
 from stoker.core.values import frozen
 from stoker.store.blobs import Blobs
 
@@ -64,3 +68,26 @@ class Serializer(Protocol):
 def full_name(kind: type) -> str:
     """`module.Qualified.Name`."""
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class SecretReference:
+    """Saves a secret as the text of its reference."""
+
+    name = "secret"
+
+    def fits(self, value: Any) -> bool:
+        """Whether it is one."""
+        return type(value) is Secret
+
+    def save(self, value: Secret, file: BinaryIO) -> Mapping[str, Any]:
+        """Write the reference."""
+        file.write(value.reference.encode())
+        return {}
+
+    def load(self, stored: Stored) -> Secret:
+        """The secret by its reference; what runs a step puts the value in its place."""
+        with stored.open() as file:
+            return Secret.parse(file.read().decode())
+
+
+SECRET: Final = SecretReference()

@@ -26,7 +26,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "polars": ("stoker.store.serializers.frames:POLARS", "polars"),
     "pyarrow": ("stoker.store.serializers.frames:PYARROW", "pyarrow"),
     "path": ("stoker.store.serializers.files:PATH", ""),
-    "secret": ("stoker.store.serializers.secrets:SECRET", "stoker.core.secret"),
+    "secret": ("stoker.store.serializers.base:SECRET", "stoker.core.secret"),
     "pickle": ("stoker.store.serializers.pickles:PICKLE", ""),
     "cloudpickle": ("stoker.store.serializers.pickles:CLOUDPICKLE", ""),
 }
