@@ -7,10 +7,11 @@ A `Run` and its steps show the store at the time when they were read; `Run.refre
 the store and its address, nothing of how runs are executed.
 """
 
-from stoker.client.attempts import Attempt, Failure, Usage
+from stoker.client.attempts import Attempt, Failure
 from stoker.client.client import Client
 from stoker.client.outputs import Output, Outputs
 from stoker.client.runs import Event, Run
 from stoker.client.steps import Step, Steps
+from stoker.client.usage import Usage
 
 __all__ = ["Attempt", "Client", "Event", "Failure", "Output", "Outputs", "Run", "Step", "Steps", "Usage"]

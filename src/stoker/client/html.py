@@ -6,7 +6,7 @@ import base64
 from html import escape
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.client.attempts import usage_of_document
+from stoker.client.usage import usage_of_document
 from stoker.core import receipt as words
 from stoker.core.codec import from_json
 from stoker.core.preview import Preview

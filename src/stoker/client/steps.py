@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapp
 
 import attrs
 
-from stoker.client.attempts import Attempt, Failure, Usage, total_usage, usage_of
+from stoker.client.attempts import Attempt, Failure
 from stoker.client.keys import NoSuchIndex, NoSuchKey, element_of
 from stoker.client.logs import (
     LogFilter,
@@ -25,6 +25,7 @@ from stoker.client.metrics import Metrics, metrics_of
 from stoker.client.outputs import Output, Outputs, gather_output
 from stoker.client.placements import Placement, placements_of
 from stoker.client.times import iso_text, optional_time, seconds_between
+from stoker.client.usage import Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
 from stoker.core.plan import LogLine

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from typing import Any, Final, Iterable, Protocol, Sequence
+from typing import Any, Final, Iterable, Sequence
 
 import attrs
 
@@ -23,13 +23,6 @@ MOST_ROWS: Final = 1_000
 LARGEST: Final = 10 * 2**20
 """Bytes of a picture: it stands in the page itself, a third larger than it is."""
 Document = dict[str, Any]
-
-
-class CardComponent(Protocol):
-    """Something that stands on a card."""
-
-    def document(self) -> Document:
-        """It as JSON; `kind` says what it is."""
 
 
 @attrs.frozen

@@ -35,7 +35,6 @@ class RunRequest:
     """The text of `--environment`."""
     tags: tuple[str, ...] = ()
     name: str | None = None
-    only_plan: bool = False
     upgrade: bool = False
     """Whether the newest packages are looked for, although there is a lock."""
     offline: bool = False

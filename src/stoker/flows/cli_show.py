@@ -216,7 +216,7 @@ def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
             fix=f"write card {verb} {path[0]}{some}",
         )
     task, run = matches[0], matches[0]._run
-    text = report.page(run._store, run, task._row.key, node=task.node)
+    text = report.step_page(run._store, run, task._row.key, node=task.node)
     # Metaflow's `get` prints where it is given no file.
     report.write(text, output or (report.STDOUT if verb == "get" else None), name=report.file_name(run, task.id))
 

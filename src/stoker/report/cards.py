@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.client.attempts import usage_of_document
 from stoker.client.metrics import metrics_of
+from stoker.client.usage import usage_of_document
 from stoker.core.artifact import from_wire
 from stoker.core.errors import StokerError
 from stoker.core.flow import CARD, GANG

@@ -1,4 +1,4 @@
-"""The frame of Stoker's pages: stylesheet, a whole document, sections, notices, folded parts, and badges of states. Pure.
+"""The frame of Stoker's pages: stylesheet, a whole document, sections, notices, folded parts, badges of states. Pure.
 
 The stylesheet is `design.css` beside this module: tokens for type, space and colour in light and dark, then every class
 that the parts of this folder write. A badge is a word with a shape of its own, readable without colour.

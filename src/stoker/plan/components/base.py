@@ -32,7 +32,6 @@ DRIVER: Final = "driver"
 CHIP: Final = "chip"
 MINOR_VERSIONS: Final = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 TOOLKIT_DRIVERS: Final = "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes, table 3"
-CODE_RUNS: Final = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility"
 
 
 @attrs.frozen(kw_only=True)
