@@ -7,8 +7,8 @@ from typing import Any, Iterator, NamedTuple, Sequence
 import pytest
 from tests.kubernetes.recordings import Recording, WatchEvent, names, recording
 
-from stoker.backends.kubernetes import causes
-from stoker.backends.kubernetes.causes import JobEnd
+from stoker.backends.kubernetes.explain import causes
+from stoker.backends.kubernetes.explain.causes import JobEnd
 from stoker.backends.kubernetes.objects import uid
 from stoker.core import status
 

@@ -8,7 +8,6 @@ and a Job's annotations say which jobs it is.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import gzip
 import json
@@ -25,20 +24,20 @@ from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
-from stoker.backends.kubernetes import jobs as k8sjobs
-from stoker.backends.kubernetes import pooljobs
-from stoker.backends.kubernetes.causes import JobEnd, element_end, end_of
-from stoker.backends.kubernetes.client import ApiError, Cluster
-from stoker.backends.kubernetes.deletions import Deletions
-from stoker.backends.kubernetes.explaining import Explanations
-from stoker.backends.kubernetes.follow import LATE, OWNER, Follower, Log, is_complete, main_state
-from stoker.backends.kubernetes.handles import JobObject, KubernetesHandle, PodLog, PodOrder
+from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.follow import LATE, Follower, Log, is_complete, main_state
+from stoker.backends.kubernetes.explain.causes import JobEnd, element_end, end_of
+from stoker.backends.kubernetes.explain.explaining import Explanations
+from stoker.backends.kubernetes.explain.pending import Pending, no_news, patience_of
+from stoker.backends.kubernetes.explain.refusals import refusal_of
 from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, uid, version_numbers
-from stoker.backends.kubernetes.pending import Pending, no_news, patience_of
-from stoker.backends.kubernetes.pools import PoolPod, WarmPods
-from stoker.backends.kubernetes.refusals import refusal_of
+from stoker.backends.kubernetes.request import jobs as k8sjobs
+from stoker.backends.kubernetes.running.ending import KILL, Deletions, delete, delete_job
+from stoker.backends.kubernetes.running.handles import JobObject, KubernetesHandle, PodLog, PodOrder, unpacked
+from stoker.backends.kubernetes.running.workers import bring_worker, leave_worker
 from stoker.backends.kubernetes.settings import KubernetesSettings
-from stoker.backends.kubernetes.workers import bring_worker, leave_worker
+from stoker.backends.kubernetes.warm import pooljobs
+from stoker.backends.kubernetes.warm.pools import PoolPod, WarmPods
 from stoker.core import wire
 from stoker.core.codec import parse_json
 from stoker.core.errors import BackendError, SettingsError
@@ -81,11 +80,6 @@ KEEP: Final = 5.0
 has recorded the end leaves it to the next one, which takes its result."""
 POLLS: Final = 2
 """Polls by the engine for which it stays at least: the first takes the end, and the next comes once it is recorded."""
-KILL: Final = 1
-"""The grace of pods that are to end at once. With 0 the server forgets them before they have ended.
-https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced"""
-ASKED: Final = 5.0
-"""Seconds for an answer while a person waits."""
 MARKED: Final = (MARK + '{"kubernetes"').encode()
 MARKED_EVENT: Final = MARK.encode()
 
@@ -113,7 +107,7 @@ class KubernetesPlatform:
         self._undeleted: dict[str, tuple[float, int, JobObject]] = {}
         """Jobs that are over, by their place in the API, and when they may be deleted: a time on the monotonic clock,
         and a count of polls."""
-        self._deletions = Deletions(Cluster(KubernetesSettings(**options), os.environ, named=False), _delete_job)
+        self._deletions = Deletions(Cluster(KubernetesSettings(**options), os.environ, named=False), delete_job)
         self._workers: set[tuple[str, str]] = set()
         """Namespaces that have the worker, and the runs that use it there."""
         self._nameless: set[str] = set()
@@ -824,7 +818,7 @@ class KubernetesPlatform:
         seconds = max(KILL, round(grace))
         pods = follower.pods.get(place.name, {})
         if whole and not any(one is place for one, _ in self._earlier.remaining()):
-            _delete_job(self._cluster, place)
+            delete_job(self._cluster, place)
         for pod in pods.values():
             if is_complete(pod) or pod["metadata"]["uid"] in follower.gone:
                 continue
@@ -833,7 +827,7 @@ class KubernetesPlatform:
 
     def _delete(self, path: str, *, grace: float | None = None) -> None:
         """Delete an object; one that is gone is fine."""
-        _is_deleted(self._cluster, path, grace=grace)
+        delete(self._cluster, path, grace=grace)
 
     def forget(self, handle: KubernetesHandle) -> None:
         """A job is over; with the last one of a Job, it is deleted."""
@@ -1037,14 +1031,6 @@ def _terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return main_state(pod).get("terminated") or {}
 
 
-def unpacked(text: str) -> str:
-    """A text that the pod's program has compressed; empty for any other."""
-    try:
-        return zlib.decompress(base64.b64decode(text, validate=True)).decode()
-    except (ValueError, zlib.error):
-        return ""
-
-
 def _helper_path(namespace: str, where: str, helper: Mapping[str, Any]) -> str:
     version, _, kind = where.rpartition("/")
     return f"/apis/{version}/namespaces/{namespace}/{kind}/{helper['metadata']['name']}"
@@ -1072,51 +1058,3 @@ def refusal(error: BackendError) -> JobStatus:
         return failed(REFUSED, str(error))
     words = refusal_of(error.status, error.words)
     return failed(words.cause, f"{words.message}; {words.fix}" if words.fix else words.message)
-
-
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """End Jobs that a driver left, at once; returns the names of those that were there."""
-    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED)
-    try:
-        places = dict.fromkeys((str(job["namespace"]), str(job["name"]), str(job.get("jobset", ""))) for job in jobs)
-        return [
-            f"the Job {namespace}/{name}"
-            for namespace, name, jobset in places
-            if name and end_job(cluster, namespace, name, jobset=jobset)
-        ]
-    finally:
-        cluster.close()
-
-
-def end_job(cluster: Cluster, namespace: str, name: str, *, jobset: str = "", grace: float = KILL) -> bool:
-    """Delete a Job with all that is its own, and have its pods end within so many seconds; whether it was there.
-
-    `jobset` is the JobSet that it is of.
-    """
-    was_there = _is_deleted(cluster, JobObject(name=name, namespace=namespace, run="", jobset=jobset).root)
-    _is_deleted(cluster, f"/api/v1/namespaces/{namespace}/secrets/{jobset or name}")
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    for pod in cluster.get(pods, labelSelector=f"{OWNER}={name}").get("items") or ():
-        if not is_complete(pod):
-            _is_deleted(cluster, f"{pods}/{pod['metadata']['name']}", grace=max(KILL, grace))
-    return was_there
-
-
-def _delete_job(cluster: Cluster, place: JobObject) -> None:
-    """Delete a Job with all that is its own, once."""
-    if not place.deleted:
-        _is_deleted(cluster, place.root)
-        if not place.owns:
-            _is_deleted(cluster, f"/api/v1/namespaces/{place.namespace}/secrets/{place.jobset or place.name}")
-        place.deleted = True
-
-
-def _is_deleted(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
-    """Delete an object; whether it was there."""
-    try:
-        cluster.delete(path, grace=grace)
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise
-        return False
-    return True
