@@ -13,7 +13,7 @@ from tests.kubernetes.server.cluster import LocalCluster
 
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
 from stoker.backends.kubernetes.request.jobs import worker_names
-from stoker.backends.kubernetes.running.workers import bring_worker, leave_worker, sweep_workers
+from stoker.backends.kubernetes.running.sending import bring_worker, leave_worker, sweep_workers
 from stoker.backends.kubernetes.settings import KubernetesSettings
 
 MAPS = "/api/v1/namespaces/default/configmaps"

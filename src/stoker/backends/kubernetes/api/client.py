@@ -581,6 +581,17 @@ class Inquiry:
         self._stream.close()
 
 
+def delete(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
+    """Delete an object; whether it was there."""
+    try:
+        cluster.delete(path, grace=grace)
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise
+        return False
+    return True
+
+
 class Listing(Protocol):
     """What `pages` asks: `Cluster`."""
 

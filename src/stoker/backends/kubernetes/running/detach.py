@@ -32,7 +32,7 @@ from stoker.backends.base.backend import LEFT, RESTARTED_BY, SENDS_LOGS, Detache
 from stoker.backends.base.messages import is_below
 from stoker.backends.base.secrets import credentials
 from stoker.backends.kubernetes.api.access import SERVICE_ACCOUNT
-from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete
 from stoker.backends.kubernetes.api.follow import main_state
 from stoker.backends.kubernetes.explain.refusals import refusal_of
 from stoker.backends.kubernetes.objects import condition
@@ -41,7 +41,7 @@ from stoker.backends.kubernetes.request.check import OWN_IMAGE
 from stoker.backends.kubernetes.request.jobs import MESSAGE, WORKER, label_text, owner_patch, worker_parts
 from stoker.backends.kubernetes.request.pods import MANAGED_BY, PodMount, PodRequest, pod_template
 from stoker.backends.kubernetes.running import driverpod
-from stoker.backends.kubernetes.running.ending import DRIVER, delete
+from stoker.backends.kubernetes.running.ending import DRIVER
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError, UsageError
 from stoker.core.resources import ResourceSettings

@@ -11,13 +11,13 @@ from typing import Any, Callable, Collection, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import LeftJob, Leftover, Sweep
 from stoker.backends.base.platforms import Away
-from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete
 from stoker.backends.kubernetes.api.follow import OWNER, is_complete, main_state, owner_of
 from stoker.backends.kubernetes.objects import condition
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request.claims import LABEL, ClaimFiles, claim_store
 from stoker.backends.kubernetes.running.handles import JobObject, unpacked
-from stoker.backends.kubernetes.running.workers import sweep_workers
+from stoker.backends.kubernetes.running.sending import sweep_workers
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import BackendError, SettingsError
 from stoker.store import notes
@@ -67,6 +67,11 @@ def end_job(cluster: Cluster, namespace: str, name: str, *, jobset: str = "", gr
     return was_there
 
 
+def end_pod(cluster: Cluster, namespace: str, name: str, grace: float) -> None:
+    """Have a pod end within so many seconds; one that is gone is fine."""
+    delete(cluster, f"/api/v1/namespaces/{namespace}/pods/{name}", grace=max(KILL, round(grace)))
+
+
 def delete_job(cluster: Cluster, place: JobObject) -> None:
     """Delete a Job with all that is its own, once."""
     if not place.deleted:
@@ -74,17 +79,6 @@ def delete_job(cluster: Cluster, place: JobObject) -> None:
         if not place.owns:
             delete(cluster, f"/api/v1/namespaces/{place.namespace}/secrets/{place.jobset or place.name}")
         place.deleted = True
-
-
-def delete(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
-    """Delete an object; whether it was there."""
-    try:
-        cluster.delete(path, grace=grace)
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise
-        return False
-    return True
 
 
 class Deletions:

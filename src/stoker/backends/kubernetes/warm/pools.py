@@ -8,6 +8,7 @@ first and then more (`WarmPods.tend`). A pod that nobody orders from leaves by i
 from __future__ import annotations
 
 import collections
+import gzip
 import json
 import logging
 import os
@@ -21,8 +22,7 @@ from stoker.backends.base.adoption import EarlierJob
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, Inquiry
-from stoker.backends.kubernetes.api.execution import Execution
+from stoker.backends.kubernetes.api.client import ApiError, Cluster
 from stoker.backends.kubernetes.api.follow import Follower, is_complete, main_state
 from stoker.backends.kubernetes.api.rbac import POOL_RIGHT, allowed
 from stoker.backends.kubernetes.explain.pending import Pending
@@ -30,16 +30,16 @@ from stoker.backends.kubernetes.objects import condition, is_deleted, node_of, u
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request.check import may_share
 from stoker.backends.kubernetes.request.claims import MOUNT, claim_store
-from stoker.backends.kubernetes.request.pods import CONTAINER
-from stoker.backends.kubernetes.running.handles import JobObject, KubernetesHandle, PodOrder
+from stoker.backends.kubernetes.running.ending import end_pod
+from stoker.backends.kubernetes.running.handles import MARKED_EVENT, JobObject, KubernetesHandle, PodOrder, keep_samples
+from stoker.backends.kubernetes.running.sending import NAMES, Sender, refusal
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.warm import pooljobs
-from stoker.backends.kubernetes.warm.poollog import LoggedOrder, logged_orders
-from stoker.core.codec import parse_object
-from stoker.core.errors import BackendError, SettingsError
+from stoker.backends.kubernetes.warm.sessions import ASKED, LoggedOrder, PodSessions, PoolPod
+from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
 from stoker.core.pool import SIGNAL
-from stoker.core.protocol import MARK, StepResult
+from stoker.core.protocol import StepResult
 from stoker.core.status import CANCELLED, HOST_OOM, WORKER_LOST
 
 log = logging.getLogger(__name__)
@@ -51,26 +51,17 @@ BETWEEN_WAVES: Final = 2.0
 MOST: Final = 256
 """Pods of one run that take several steps, each a connection. Steps beyond them get pods of their own, once each of
 these has a node."""
-NAMES: Final = 8
-"""Names that are tried for a Job, should others have the first ones."""
 TEND: Final = 0.25
 """Seconds between two looks at all pods, where nothing is new."""
 EXPLAIN: Final = 1.0
 """Seconds between two looks at why the steps of a pool wait."""
-AGAIN: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before a pod that was not reached is tried again."""
-ASKED: Final = 10.0
-"""Seconds for an answer of a pod's node."""
-UNREACHED: Final = 15.0
-"""Seconds for which a pod may run and not be reached by exec; then no pod of its namespace takes several steps."""
 GREETING: Final = 120.0
-"""The same for a pod whose program is reached and says nothing: it may unpack Stoker's worker on a slow disk."""
+"""Seconds for which a pod may run whose program is reached and says nothing: it may unpack Stoker's worker on a slow
+disk."""
 LAST_WORDS: Final = 2.0
 """Seconds after a pod's end in which its connection may still bring something."""
 LOG_PATIENCE: Final = 10.0
 """Seconds after a pod's orderly end in which its log must be complete."""
-LOG_SILENCE: Final = 120.0
-"""Seconds after a pod's end in which its log must be answered: its node may be busy, or be back soon."""
 LOAD: Final = 60.0
 """Seconds in which the pods of an earlier driver must say what they have; one that does not is ended."""
 DOUBT: Final = 0.3
@@ -81,63 +72,6 @@ POLLS: Final = 2
 """Polls by the engine after which the end of a step is recorded, so that its pod may forget it."""
 SURPLUS: Final = 1.0
 """Seconds after which an idle pod goes while others wait for room."""
-MARKED: Final = MARK.encode()
-
-
-@attrs.define(kw_only=True, eq=False)
-class PoolPod:
-    """A pod that takes several steps: an element of a Job."""
-
-    place: JobObject
-    index: int
-    name: str = ""
-    """The pod's; empty until it is seen."""
-    session: Execution | None = None
-    session_asked_at: float = 0.0
-    """When the session was asked for, on the monotonic clock."""
-    ready: bool = False
-    """Whether the session has said what the pod has."""
-    served: bool = False
-    """Whether it ever was reached."""
-    data: bytearray = attrs.field(factory=bytearray)
-    """What came over the session and is not complete."""
-    folder: str = ""
-    """Its pool's folder, as the pod calls it."""
-    orders: dict[int, KubernetesHandle] = attrs.field(factory=dict)
-    """Those that are not over."""
-    kept: list[tuple[int, int]] = attrs.field(factory=list)
-    """Those that are over: the count of polls after which the pod may forget each, and its number."""
-    earlier: dict[int, LoggedOrder] = attrs.field(factory=dict)
-    """Orders of an earlier driver that nobody has adopted."""
-    next_number: int = 0
-    next_try: float = 0.0
-    tries: int = 0
-    running_since: float = 0.0
-    idle_since: float = 0.0
-    ended_at: float = 0.0
-    """When its end was seen, on the monotonic clock."""
-    leaving: bool = False
-    """Whether it takes nothing more."""
-    closed: str = ""
-    """Why its worker has left, by `core.pool`; empty where that is not known."""
-    over: bool = False
-    log: Inquiry | None = None
-    """The question for its log, once it has ended."""
-    reason: str = ""
-    """Why its container ended, as its node says."""
-    is_earlier: bool = False
-    """Whether an earlier driver started it."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether it could begin a step at once."""
-        busy = self.orders or any(not one.over for one in self.earlier.values())
-        return self.ready and not self.leaving and not self.over and not busy
-
-    @property
-    def coming(self) -> bool:
-        """Whether it will be able to."""
-        return not self.ready and not self.leaving and not self.over and not self.orders
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -171,40 +105,19 @@ class PoolHost(Protocol):
     def read(self, follower: Follower) -> None:
         """Take what the watches tell."""
 
-    def document(self, job: Job) -> bytes:
-        """What a pod is told of a job, compressed."""
-
     def change(self, handle: KubernetesHandle) -> None:
         """Something is new of a job."""
-
-    def keep_samples(self, path: str, text: str) -> None:
-        """Keep what a pod recorded of its devices."""
 
     def send_alone(self, handles: Sequence[KubernetesHandle]) -> None:
         """Send jobs that wait for a pod of a pool with pods of their own."""
 
-    def bring_worker(self, namespace: str, run: str) -> None:
-        """See that a namespace has Stoker's worker."""
-
-    def create_pool(self, path: str, body: Mapping[str, Any], run: str) -> Mapping[str, Any] | None:
-        """Create a Job, or find the one that was created without an answer; None where the name is another's."""
-
     def drop(self, place: JobObject) -> None:
         """Have a Job deleted that nothing is wanted of any more."""
-
-    def delete_pod(self, namespace: str, name: str, grace: float) -> None:
-        """End a pod."""
-
-    def refused(self, error: BackendError) -> JobStatus:
-        """The status of a job for which the API server takes no Job."""
 
     def why_pending(
         self, place: JobObject, pods: Sequence[Mapping[str, Any]], job: Job, *, now: float
     ) -> Pending | None:
         """Why pods of a Job do not start."""
-
-    def fails_by_index(self) -> bool:
-        """Whether an element of an Indexed Job may fail without the others."""
 
     def others_wait(self) -> bool:
         """Whether jobs with pods of their own wait for room."""
@@ -214,14 +127,21 @@ class WarmPods:
     """The pools of one driver. Everything is called in the watch's thread, and may raise `Away`."""
 
     def __init__(
-        self, cluster: Cluster, site: Site, options: Mapping[str, Any], host: PoolHost, *, shares: bool
+        self,
+        cluster: Cluster,
+        site: Site,
+        options: Mapping[str, Any],
+        host: PoolHost,
+        sender: Sender,
+        *,
+        shares: bool,
     ) -> None:
         self._cluster = cluster
-        # Whether a pod is reached says nothing of whether the API server answers.
-        self._reach = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED, named=False)
+        self._sessions = PodSessions(cluster, options, stir=self.note)
         self._site = site
         self._options = options
         self._host = host
+        self._sender = sender
         self._shares = shares
         store = claim_store(site.artifacts)
         self._claim = "" if store is None else MOUNT
@@ -234,8 +154,6 @@ class WarmPods:
         """Pods of earlier drivers that are being asked what they have, by namespace and run."""
         self._places: dict[str, JobObject] = {}
         """Jobs of pools, by their place in the API."""
-        self._unreached: list[tuple[PoolPod, BackendError]] = []
-        """Pods that are reached by no session, and why."""
         self._lost: dict[KubernetesHandle, JobObject] = {}
         self._doubted: dict[KubernetesHandle, tuple[PoolPod, float]] = {}
         """Jobs that failed, with their pods, and until when the cluster may be the reason, on the monotonic clock."""
@@ -285,9 +203,9 @@ class WarmPods:
                 return
         for pod in self._pods():
             if pod.orders.get(order.number) is handle:
-                if not self._tell(pod, {"do": "end", "number": order.number, "grace": grace}):
+                if not self._sessions.tell(pod, {"do": "end", "number": order.number, "grace": grace}):
                     pod.leaving = True
-                    self._host.delete_pod(pod.place.namespace, pod.name, grace)
+                    end_pod(self._cluster, pod.place.namespace, pod.name, grace)
                 return
 
     def note(self) -> None:
@@ -344,51 +262,9 @@ class WarmPods:
         """Take what has come over sessions: of all, or of those with these descriptors."""
         for pod in list(self._pods()):
             if pod.session is not None and (ready is None or pod.session.fileno() in ready):
-                self._read(pod)
+                self._sessions.read(pod, self._take)
             if pod.log is not None and (ready is None or pod.log.fileno() in ready):
                 self._stirred = True  # its pod is buried with it
-
-    def _read(self, pod: PoolPod) -> None:
-        assert pod.session is not None
-        try:
-            pod.data += pod.session.take()
-            while (end := pod.data.find(b"\n")) >= 0:
-                message = parse_object(pod.data[:end].decode("utf-8", "replace"))
-                size = int(message.get("bytes", 0))
-                if len(pod.data) < end + 1 + size:
-                    return
-                content = bytes(pod.data[end + 1 : end + 1 + size])
-                del pod.data[: end + 1 + size]
-                self._take(pod, message, content)
-        except BackendError as error:  # `Away` too
-            opened = pod.session.is_open
-            log.debug("the session with the pod %s ended: %s", pod.name, error)
-            self._hang_up(pod)
-            if not opened:
-                self._note_unreached(pod, error)
-        except SettingsError as error:
-            log.debug("the session with the pod %s says what nobody understands: %s", pod.name, error)
-            self._hang_up(pod)
-
-    def _hang_up(self, pod: PoolPod) -> None:
-        """Forget a session that broke."""
-        if pod.session is not None:
-            pod.session.close()
-        pod.session, pod.ready = None, False
-        pod.data.clear()
-        self._stirred = True
-
-    def _tell(self, pod: PoolPod, question: Mapping[str, Any], content: bytes = b"") -> bool:
-        """Ask something of a pod; False where it is not reached."""
-        if pod.session is None or not pod.ready:
-            return False
-        try:
-            head = {**question, "bytes": len(content)} if content else question
-            pod.session.write(json.dumps(head, separators=(",", ":")).encode() + b"\n" + content)
-        except Away:
-            self._hang_up(pod)
-            return False
-        return True
 
     def _take(self, pod: PoolPod, message: Mapping[str, Any], content: bytes) -> None:
         self._stirred = True
@@ -409,10 +285,10 @@ class WarmPods:
             pod.kept.append((self._host.polls + POLLS, message["over"]))
             pod.idle_since = time.monotonic()
             for name, text in (message.get("samples") or {}).items():
-                self._host.keep_samples(name, text)
+                keep_samples(name, text, self._site.scratch)
             if not self._end_order(pod, handle, str(message.get("result") or ""), message.get("code")):
                 pod.leaving = True
-                self._tell(pod, {"do": "close"})
+                self._sessions.tell(pod, {"do": "close"})
         elif "refused" in message and message["refused"] in pod.orders:
             self.requeue(pod.orders.pop(message["refused"]))
 
@@ -436,7 +312,7 @@ class WarmPods:
         for number, handle in list(pod.orders.items()):
             if number in there:
                 _order(handle).claimed = bool(there[number]["claimed"])
-                self._tell(pod, {"do": "follow", "number": number, "offset": _order(handle).taken})
+                self._sessions.tell(pod, {"do": "follow", "number": number, "offset": _order(handle).taken})
                 self._host.change(handle)
             else:  # it was never told
                 self._put(pod, number, handle)
@@ -447,7 +323,7 @@ class WarmPods:
         if order.names is not None:
             whole, newline, order.rest = (order.rest + data).rpartition(b"\n")
             lines = (whole + newline).splitlines(keepends=True)
-            data = b"".join(line.replace(*order.names) if line.startswith(MARKED) else line for line in lines)
+            data = b"".join(line.replace(*order.names) if line.startswith(MARKED_EVENT) else line for line in lines)
         if data:
             handle.output.append((0, "stdout", data))
             self._host.change(handle)
@@ -498,10 +374,10 @@ class WarmPods:
         if not self._pools or (not self._stirred and not at_once and now < self._tend_at):
             return
         self._stirred, self._tend_at = False, now + TEND
-        while self._unreached:
-            pod, error = self._unreached[0]
+        while self._sessions.unreached:
+            pod, error = self._sessions.unreached[0]
             self._cluster.get("/version")  # where the API server is away, the pod is not to blame
-            self._unreached.pop(0)
+            self._sessions.unreached.pop(0)
             namespace = pod.place.namespace
             if isinstance(error, Away) and any(one.ready and one.place.namespace == namespace for one in self._pods()):
                 self._give_up(pod, error)
@@ -538,20 +414,21 @@ class WarmPods:
             return
         if pod.session is None and "running" in main_state(thing):
             pod.running_since = pod.running_since or now
-            self._open(pod, now)
+            if now >= pod.next_try and not pod.over:
+                self._sessions.open(pod, pooljobs.session_command(self._settings(pod), claim=self._claim), now)
         elif pod.session is not None and not pod.session.is_open and now - pod.session_asked_at > ASKED:
-            self._hang_up(pod)
-            self._note_unreached(pod, Away(f"the node of the pod {pod.name} has not answered for {ASKED:g} s"))
+            self._sessions.hang_up(pod)
+            self._sessions.note_unreached(pod, Away(f"the node of the pod {pod.name} has not answered for {ASKED:g} s"))
         elif pod.session is not None and not pod.served and now - pod.running_since > GREETING:
-            self._hang_up(pod)
-            self._unreached.append((pod, Away(f"the program in the pod {pod.name} says nothing")))
+            self._sessions.hang_up(pod)
+            self._sessions.unreached.append((pod, Away(f"the program in the pod {pod.name} says nothing")))
             self._stirred = True
             return
         due = [number for polls, number in pod.kept if self._host.polls >= polls]
         if due and pod.ready:
             pod.kept = [one for one in pod.kept if one[1] not in due]
             for number in due:
-                self._tell(pod, {"do": "forget", "number": number})
+                self._sessions.tell(pod, {"do": "forget", "number": number})
 
     def _thing(self, pod: PoolPod) -> Mapping[str, Any] | None:
         """A pod as the API has it; None where it is not seen yet."""
@@ -560,34 +437,6 @@ class WarmPods:
         if pod.name:  # the Job controller may have made another since
             mine = [thing for thing in mine if thing["metadata"]["name"] == pod.name] or mine
         return min(mine, key=lambda thing: str(thing["metadata"].get("creationTimestamp", "")), default=None)
-
-    def _open(self, pod: PoolPod, now: float) -> None:
-        """Ask for a session with a pod that runs."""
-        if now < pod.next_try or pod.over:
-            return
-        command = pooljobs.session_command(self._settings(pod), claim=self._claim)
-        pod.next_try = now + AGAIN[min(pod.tries, len(AGAIN) - 1)]
-        pod.tries += 1
-        pod.session_asked_at = now
-        try:
-            pod.session = Execution(
-                self._reach, pod.place.namespace, pod.name, command, container=CONTAINER, wait=False
-            )
-            pod.ready = False
-        except Away as error:
-            self._note_unreached(pod, error)
-
-    def _note_unreached(self, pod: PoolPod, error: BackendError) -> None:
-        """A session was not begun: `Away` where the node does not answer, or not yet."""
-        now = time.monotonic()
-        pod.next_try = max(pod.next_try, now + AGAIN[min(pod.tries, len(AGAIN)) - 1])
-        self._stirred = True
-        if isinstance(error, ApiError) and error.status == 401 and self._reach.access.renewable:
-            self._reach.access.renew()
-        lasting = not isinstance(error, Away) and (not isinstance(error, ApiError) or error.status == 403)
-        log.debug("the pod %s is not reached: %s", pod.name, error)
-        if lasting or (not pod.served and now - pod.running_since > UNREACHED):
-            self._unreached.append((pod, error))
 
     def _settings(self, pod: PoolPod) -> KubernetesSettings:
         for pool in self._pools.values():
@@ -618,7 +467,7 @@ class WarmPods:
         pool.pods.remove(pod)
         thing = self._thing(pod)
         if thing is not None and not is_complete(thing):
-            self._host.delete_pod(pod.place.namespace, thing["metadata"]["name"], 0.0)
+            end_pod(self._cluster, pod.place.namespace, thing["metadata"]["name"], 0.0)
 
     def _send_alone(self, pool: PodPool) -> None:
         """Give the steps that wait pods of their own."""
@@ -634,15 +483,15 @@ class WarmPods:
         pod.ended_at = pod.ended_at or now
         pod.leaving = True
         if pod.session is not None and now - pod.ended_at < LAST_WORDS:
-            self._read(pod)
+            self._sessions.read(pod, self._take)
             if pod.session is not None:
                 self._stirred = True
                 return
-        self._hang_up(pod)
+        self._sessions.hang_up(pod)
         ended = main_state(thing).get("terminated") or {} if thing else {}
         pod.reason = str(ended.get("reason") or "")
         if pod.orders or pod.is_earlier:
-            answer = self._logged(pod, now) if thing else ({}, False)
+            answer = self._sessions.logged(pod, now) if thing else ({}, False)
             if answer is None:
                 return
             logged, complete = answer
@@ -673,7 +522,7 @@ class WarmPods:
         order = _order(handle)
         self._add_output(handle, one.output[order.taken :])
         for name, text in one.samples.items():
-            self._host.keep_samples(name, text)
+            keep_samples(name, text, self._site.scratch)
         self._end_order(pod, handle, one.result, one.code)
 
     def _lose(self, pod: PoolPod, handle: KubernetesHandle) -> None:
@@ -682,24 +531,6 @@ class WarmPods:
         _order(handle).lost = True
         self._lost[handle] = pod.place
         self._host.change(handle)
-
-    def _logged(self, pod: PoolPod, now: float) -> tuple[Mapping[int, LoggedOrder], bool] | None:
-        """What a pod that has ended wrote of its orders, and whether that is all; None while its log has not come."""
-        if pod.log is None:
-            if now < pod.next_try:
-                return None
-            pod.log = self._cluster.inquire_log(pod.place.namespace, pod.name, container=CONTAINER)
-        try:
-            text = pod.log.take()
-        except BackendError as error:  # `Away` too
-            log.debug("the log of the pod %s is not answered: %s", pod.name, error)
-            pod.log, pod.next_try = None, now + AGAIN[-1]
-            refused = isinstance(error, ApiError) and error.status in (400, 403, 404)
-            return ({}, False) if refused or now - pod.ended_at > LOG_SILENCE else None
-        if text is None:
-            return None
-        pod.log = None
-        return logged_orders(text)
 
     # Steps to pods
 
@@ -724,7 +555,13 @@ class WarmPods:
         """Order a job of a pod; where it is not reached, it is told by the next session."""
         self._name_samples(pod, number, handle)
         question = {"do": "order", "number": number, "mark": pooljobs.mark_of(handle.job)}
-        self._tell(pod, question, self._host.document(handle.job))
+        self._sessions.tell(pod, question, self._document(handle.job))
+
+    def _document(self, job: Job) -> bytes:
+        """What a pod is told of a job, compressed."""
+        opened = k8sjobs.opened_store(self._site, os.environ)
+        spec = pooljobs.document(job, self._site, self._options, shares=self._shares, environment=opened)
+        return gzip.compress(json.dumps(spec, separators=(",", ":")).encode(), 1, mtime=0)
 
     def _name_samples(self, pod: PoolPod, number: int, handle: KubernetesHandle) -> None:
         if handle.job.step.settings.resources.gpus_per_node:
@@ -748,14 +585,14 @@ class WarmPods:
             if not any(self._waits_for_room(pod) for pod in pool.pods):
                 self._send_alone(pool)
             return
-        count = min(lacking, room, pool.wave if self._host.fails_by_index() else 1)
+        count = min(lacking, room, pool.wave if self._sender.fails_by_index() else 1)
         try:
             self._create(pool, pool.job, count)
         except Away:
             raise
         except BackendError as error:
             for handle in list(pool.waiting):
-                self._finish(handle, self._host.refused(error))
+                self._finish(handle, refusal(error))
             pool.waiting.clear()
             return
         if count >= pool.wave:
@@ -767,13 +604,13 @@ class WarmPods:
         return thing is None or (pod.coming and not node_of(thing))
 
     def _create(self, pool: PodPool, job: Job, count: int) -> None:
-        self._host.bring_worker(pool.namespace, pool.run)
+        self._sender.bring_worker(pool.namespace, pool.run)
         token = f"{self._token}-{pool.shape}-{pool.created}"
         for salt in range(NAMES):
             name = pooljobs.job_name(job, token, salt)
             body = pooljobs.manifest(job, pool.template, pool.shape, name=name, token=token, count=count)
             path = f"{k8sjobs.collection(pool.namespace, 'Job')}/{name}"
-            thing = self._host.create_pool(path, body, pool.run)
+            thing = self._sender.create_pool(path, body, pool.run)
             if thing is not None:
                 break
         else:
@@ -816,7 +653,7 @@ class WarmPods:
                 pod.leaving = True
                 pool.pods.remove(pod)
                 if thing is not None:
-                    self._host.delete_pod(pod.place.namespace, thing["metadata"]["name"], 0.0)
+                    end_pod(self._cluster, pod.place.namespace, thing["metadata"]["name"], 0.0)
                 self._finish(handle, failed(pending.cause or "refused", pending.text))
             else:
                 text, key = pending.text, pending.key
@@ -835,7 +672,7 @@ class WarmPods:
             for pod in pool.pods if not pool.waiting else ():
                 if pod.idle and now - pod.idle_since > SURPLUS:
                     pod.leaving = True
-                    self._tell(pod, {"do": "close"})
+                    self._sessions.tell(pod, {"do": "close"})
 
     # Another driver's pods
 
@@ -854,7 +691,7 @@ class WarmPods:
         while unknown := [pod for pod in pods if self._is_unknown(pod)]:
             if time.monotonic() > until:
                 for pod in unknown:
-                    self._host.delete_pod(namespace, pod.name, 0.0)
+                    end_pod(self._cluster, namespace, pod.name, 0.0)
                 break
             self.read()
             self.tend(time.monotonic(), at_once=True)
@@ -889,7 +726,7 @@ class WarmPods:
             return handle
         self._name_samples(pod, number, handle)
         pod.orders[number] = handle
-        self._tell(pod, {"do": "follow", "number": number, "offset": 0})
+        self._sessions.tell(pod, {"do": "follow", "number": number, "offset": 0})
         return handle
 
     def is_worth_adopting(self, pod: PoolPod, number: int) -> bool:
@@ -902,12 +739,12 @@ class WarmPods:
         one = pod.earlier.pop(number, None)
         if one is not None and not one.over:
             pod.leaving = True
-            self._tell(pod, {"do": "end", "number": number, "grace": 0.0})
-            self._tell(pod, {"do": "close"})
+            self._sessions.tell(pod, {"do": "end", "number": number, "grace": 0.0})
+            self._sessions.tell(pod, {"do": "close"})
 
     def abandon(self) -> None:
         """Break off the request that waits for an answer, from another thread."""
-        self._reach.abandon()
+        self._sessions.abandon()
 
     def places(self) -> list[JobObject]:
         """The Jobs of all pools."""
@@ -919,7 +756,7 @@ class WarmPods:
             for one in (pod.session, pod.log):
                 if one is not None:
                     one.close()
-        self._reach.close()
+        self._sessions.close()
 
 
 def _status_of(handle: KubernetesHandle, result: StepResult | None, code: int | None) -> JobStatus:
