@@ -18,7 +18,7 @@ from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_prove import STEP
 
 from stoker.backends.kubernetes.api.client import ApiError
-from stoker.backends.kubernetes.proof.claim import prove_claim
+from stoker.backends.kubernetes.proof.prove import prove_claim
 from stoker.backends.kubernetes.request import claims, storepod
 from stoker.backends.kubernetes.request.claims import ClaimFiles, claim_store, complete
 from stoker.core.errors import BackendError, DiskFull, SettingsError

@@ -24,8 +24,8 @@ from tests.kubernetes.server.cluster import LocalCluster
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, Stream
 from stoker.backends.kubernetes.api.execution import Execution
 from stoker.backends.kubernetes.api.follow import Follower, Log, Watch
-from stoker.backends.kubernetes.explain.explaining import Explanations
 from stoker.backends.kubernetes.explain.nodes import ClusterNodes
+from stoker.backends.kubernetes.explain.pending import Explanations
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import Away, BackendError, SettingsError
 

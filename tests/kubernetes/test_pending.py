@@ -11,7 +11,8 @@ from tests.kubernetes.test_nodes import node
 
 from stoker.backends.kubernetes.explain import pending
 from stoker.backends.kubernetes.explain.nodes import ClusterNodes, cluster_nodes
-from stoker.backends.kubernetes.explain.pending import Patience, Pending, pull_problem
+from stoker.backends.kubernetes.explain.pending import Patience, Pending
+from stoker.backends.kubernetes.explain.refusals import pull_problem
 from stoker.backends.kubernetes.objects import index_of, uid
 from stoker.core import status
 

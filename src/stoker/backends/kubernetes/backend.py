@@ -1,7 +1,7 @@
 """Kubernetes: a step is a Job, a fan-out an Indexed Job, and a gang an Indexed Job whose pods start together.
 
-`jobs` makes the objects, `platform` sends and follows them through `client`, and `pod` is the program that runs in each
-pod.
+`request` makes the objects, `platform` sends and follows them through `api`, and `request.pod` is the program that runs
+in each pod.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KubernetesBackend(Watched):
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterable[Finding]:
         """What nodes, quotas and rights can never give these steps; asks the cluster."""
-        from stoker.backends.kubernetes.proof.prove import NOT_PROVED, needs_of, prove
+        from stoker.backends.kubernetes.proof.prove import NOT_PROVED, needs_of, prove, prove_claim
 
         settings = KubernetesSettings(**self._options)
         try:
@@ -83,8 +83,6 @@ class KubernetesBackend(Watched):
         yield from prove(needs_of(steps, self._options, namespace), self._cluster, pools=settings.get("pools", ()))
         store = claim_store(self._site.artifacts)
         if store is not None:
-            from stoker.backends.kubernetes.proof.claim import prove_claim
-
             yield from prove_claim(steps, self._options, store, self._cluster, namespace)
 
     def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:

@@ -8,7 +8,6 @@ and a Job's annotations say which jobs it is.
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import time
@@ -21,8 +20,7 @@ from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import Cluster, delete
 from stoker.backends.kubernetes.api.follow import Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.explain.causes import JobEnd
-from stoker.backends.kubernetes.explain.explaining import Explanations
-from stoker.backends.kubernetes.explain.pending import Pending, patience_of
+from stoker.backends.kubernetes.explain.pending import Explanations, Pending, patience_of
 from stoker.backends.kubernetes.objects import condition, index_of
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.running.ending import KILL, Deletions, delete_job
@@ -48,8 +46,6 @@ from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
 from stoker.core.protocol import WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED
-
-log = logging.getLogger(__name__)
 
 WAIT: Final = 0.05
 """Seconds in which a look waits for news: what the server tells is known at once, and what the driver asks soon."""
@@ -90,7 +86,6 @@ class KubernetesPlatform:
         """By the Job's place in the API, and index."""
         self._sender = Sender(cluster, site, options, shares=shares)
         self._earlier: EarlierJobs[tuple[JobObject | PoolPod, int]] = EarlierJobs()
-        self._waiting: dict[tuple[str, ...], list[Job]] = {}
         self.polls = 0
         """How often the engine has asked for news; counted in its thread."""
         self._undeleted: dict[str, tuple[float, int, JobObject]] = {}

@@ -65,7 +65,7 @@ class ApiError(BackendError):
 
 
 class Cluster:
-    """A client of one API server. Requests are made by one thread at a time; `request_count` counts them.
+    """A client of one API server. Requests are made by one thread at a time.
 
     Errors: `ApiError` for what the server refuses, `Away` where no answer comes.
     """
@@ -85,7 +85,6 @@ class Cluster:
         with contextlib.nullcontext() if named else contextlib.suppress(SettingsError):
             who += f" at {self.access.place.server}"
         self.answers = Answers(who)
-        self.request_count = 0
         self._patience = patience
         self._abandoned = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
@@ -265,7 +264,6 @@ class Cluster:
         for again in (True, False):
             if self._abandoned.is_set():
                 raise self._away("it is not asked any more")
-            self.request_count += 1
             connection = self._connection = self._connection or self._connect()
             try:
                 connection.request(method, target, data, headers)
@@ -314,7 +312,6 @@ class Cluster:
         with self.answers.question(f"GET {path}"), self._in_use:
             if self._abandoned.is_set():
                 raise self._away("it is not asked any more")
-            self.request_count += 1
             headers = self.access.headers()
             connection = self._connect()
             try:
@@ -364,7 +361,6 @@ class Cluster:
     def _ask_upgrade(self, path: str, params: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> socket.socket:
         if self._abandoned.is_set():
             raise self._away("it is not asked any more")
-        self.request_count += 1
         target = f"{self._server.path}{path}?{urllib.parse.urlencode(params)}"
         connection = self._connect()
         try:

@@ -1,6 +1,5 @@
-"""What objects of the API mean, in words: its nodes and their accelerators, why pods wait, how Jobs ended, what was
-refused.
+"""What objects of the API mean, in words: nodes and their accelerators, why pods wait, how Jobs ended, what is refused.
 
-The door is `pending.why_pending`, which `explaining.Explanations` asks the cluster for, `causes.end_of`,
-`refusals.refusal_of`, and `nodes.cluster_nodes` with the names of `nodelabels`.
+Other folders use `nodes.cluster_nodes`, `nodelabels`, `pending.why_pending`, `pending.Explanations`, `causes.end_of`,
+and `refusals.refusal_of`; `registration` names `nodes.nodes`.
 """

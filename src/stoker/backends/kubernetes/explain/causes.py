@@ -20,7 +20,6 @@ from typing import Collection, Final, Iterable, Literal, Mapping, Sequence
 import attrs
 
 from stoker.backends.kubernetes.objects import (
-    INDEX,
     Object,
     condition,
     creation,
@@ -57,8 +56,6 @@ from stoker.core.status import (
     USER_ERROR,
     WORKER_LOST,
 )
-
-__all__ = ["INDEX", "JobEnd", "element_end", "end_of"]
 
 Outcome = Literal["succeeded", "failed", "cancelled", "interrupted"]
 

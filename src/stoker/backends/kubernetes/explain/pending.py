@@ -1,9 +1,10 @@
-"""Why a Job's pods do not run yet: numbers, and the fix in words. Pure.
+"""Why a Job's pods do not run yet: numbers, and the fix in words.
 
-The caller hands over the Job and all its pods as for `causes`, the events about both and no others, since each call
-reads them all, and the cluster's nodes where it may list them (`nodes.cluster_nodes`; with the pods of all namespaces,
-so that free amounts are known). Without events it is not known how often a node has tried something, nor why a volume
-is not mounted, nor why no pod is made; without nodes the scheduler's own words are translated.
+`why_pending` is pure, and `Explanations` asks the cluster for what it reads. The caller hands over the Job and all its
+pods as for `causes`, the events about both and no others, since each call reads them all, and the cluster's nodes where
+it may list them (`nodes.cluster_nodes`; with the pods of all namespaces, so that free amounts are known). Without
+events it is not known how often a node has tried something, nor why a volume is not mounted, nor why no pod is made;
+without nodes the scheduler's own words are translated.
 
 `Pending.key` stays the same while the reason does: a change of the numbers alone need not be reported.
 """
@@ -11,19 +12,24 @@ is not mounted, nor why no pod is made; without nodes the scheduler's own words 
 from __future__ import annotations
 
 import re
-from typing import Final, Iterable, Sequence
+import time
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.platforms import Away
+from stoker.backends.kubernetes.api.client import PAGE, ApiError, Cluster, Inquiry, next_page
 from stoker.backends.kubernetes.explain import nodelabels
 from stoker.backends.kubernetes.explain.nodes import (
+    PROVISIONER,
     ClusterNodes,
     amount_text,
+    cluster_nodes,
     largest_text,
     obstacles_text,
     pod_request,
 )
-from stoker.backends.kubernetes.explain.refusals import refusal_of
+from stoker.backends.kubernetes.explain.refusals import WAITING, pull_problem, refusal_of
 from stoker.backends.kubernetes.objects import (
     Object,
     clock_text,
@@ -45,7 +51,9 @@ from stoker.backends.kubernetes.objects import (
 )
 from stoker.backends.kubernetes.objects import name as name_of
 from stoker.backends.kubernetes.settings import PULL_TIMEOUT, KubernetesSettings
-from stoker.core.status import REFUSED, SETUP_FAILED
+from stoker.core.codec import parse_object
+from stoker.core.errors import SettingsError
+from stoker.core.status import REFUSED
 from stoker.core.words import count_text, time_text
 
 QUEUE_LABELS: Final = ("kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")
@@ -544,138 +552,190 @@ def _namespace(item: Object) -> str:
     return str((item.get("metadata") or {}).get("namespace", ""))
 
 
-# What it means that a node cannot pull an image, from the runtime's message. The words are those of containerd, CRI-O
-# and the registries; a kubelet passes them on.
+# Asks the cluster, as seldom as that is useful. Nothing here waits for an answer: a list of events or of pods may be
+# megabytes, and the same thread hears of every end.
 
-WAITING: Final = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
-)
-"""Reasons of waiting containers whose image is missing:
-https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go"""
-_BACK_OFF: Final = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: \w+: )?")
-_HOST: Final = re.compile(r"lookup (?P<host>[\w.-]+)")
-_LOWER: Final = re.compile(r"must be lowercase")
-
-
-@attrs.frozen(kw_only=True)
-class PullProblem:
-    """Why an image is not there."""
-
-    kind: str
-    """"unauthorized", "absent", "rate", "host", "network", "certificate", "architecture", "disk", "never", "name" or
-    "other"."""
-    text: str
-    fix: str
-    sure: bool
-    """Whether the next try meets the same, so that few of them are enough."""
-    passes: bool = False
-    """Whether it passes by itself sooner or later."""
-
-    @property
-    def cause(self) -> str:
-        """A word of `core.status`: whether another attempt may succeed."""
-        return REFUSED if self.sure else SETUP_FAILED
+PAUSES: Final = (2.0, 5.0, 15.0, 60.0)
+"""Seconds between two questions for the events of one job, longer while it waits."""
+SPACING: Final = 0.25
+"""Seconds between two questions for events at least, however many jobs wait."""
+ALIKE: Final = 1.0
+"""Seconds for which pods of a Job that say the same wait for the same."""
+RECENT: Final = 1000
+"""Explanations that are remembered at most."""
+NODES: Final = 60.0
+"""Seconds for which an answer about the nodes is good: many nodes and pods are megabytes."""
+NODES_AWAITED: Final = 5.0
+"""Seconds for which nothing is said of pods without a node, as long as the first answer about the nodes may come."""
+_BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_NODES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "nodes": ("/api/v1/nodes", {"limit": PAGE}),
+    "pods": ("/api/v1/pods", {"fieldSelector": _BOUND, "limit": PAGE}),
+    "autoscaler": ("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status", {}),
+    "provisioner": (PROVISIONER, {}),
+}
+"""What is asked about nodes, by its kind: path and parameters."""
 
 
-def pull_problem(reason: str, message: str, image: str) -> PullProblem:
-    """What a kubelet's reason and message for an image mean."""
-    said = _BACK_OFF.sub("", " ".join(message.split()))
-    lower = said.lower()
+class Explanations:
+    """Asks for events and nodes, and says why a job waits. What may not be read is not asked for again."""
 
-    def has(*patterns: str) -> bool:
-        return any(re.search(pattern, lower) for pattern in patterns)
+    def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
+        self._cluster = cluster
+        self._pools = settings.get("pools", ())
+        self._events: dict[str, dict[str, dict[str, Any]]] = {}
+        """By the uid of what they are about, and their own."""
+        self._asked: dict[str, int] = {}
+        """How often the events of something were asked for."""
+        self._due: dict[str, float] = {}
+        self._next = 0.0
+        self._denied: set[str] = set()
+        """Kinds of objects that this account may not read."""
+        self._inquiries: dict[str, Inquiry] = {}
+        """Questions that are not answered: by the uid of what events are about, or the kind of object."""
+        self._answers: dict[str, Mapping[str, Any]] = {}
+        """Answers about the nodes, by the kind of object."""
+        self._recent: dict[tuple[str, ...] | None, tuple[float, Pending]] = {}
+        """Explanations by the Job's uid and what a pod of it says, and until when they are good."""
+        self._nodes: ClusterNodes | None = None
+        self._nodes_due = 0.0
+        self._nodes_since = 0.0
+        """When the nodes were first asked for, on the monotonic clock."""
 
-    if reason == "ErrImageNeverPull":
-        return PullProblem(
-            kind="never",
-            text=f"the image {image} is not on the node, and image_pull_policy is Never",
-            fix="load it onto the nodes, or let it be pulled: image_pull_policy = IfNotPresent",
-            sure=True,
-        )
-    if reason == "InvalidImageName":
-        capitals = " (capital letters)" if _LOWER.search(said) else ""
-        return PullProblem(
-            kind="name",
-            text=f"the image name {image} is not valid{capitals}",
-            fix="write it as a registry does",
-            sure=True,
-        )
-    if has(r"toomanyrequests", r"\b429\b", r"rate limit"):
-        return PullProblem(
-            kind="rate",
-            text=f"the registry lets nobody pull {image} for now: too many requests (429)",
-            fix="wait; credentials (image_pull_secrets) or a mirror have higher limits",
-            sure=False,
-            passes=True,
-        )
-    if has(r"no match for platform", r"no matching manifest", r"exec format error"):
-        return PullProblem(
-            kind="architecture",
-            text=f"the image {image} is not built for the node's architecture",
-            fix="build it for that one, or choose nodes with the label kubernetes.io/arch",
-            sure=True,
-        )
-    if has(r"no space left on device"):
-        return PullProblem(
-            kind="disk",
-            text=f"the node's disk has no space for the image {image}",
-            fix="use a smaller image, or have the node's disk cleared",
-            sure=False,
-        )
-    if has(r"no such host", r"server misbehaving", r"temporary failure in name resolution"):
-        lookup = _HOST.search(said)
-        host = image.partition("/")[0] if lookup is None else lookup["host"]
-        return PullProblem(
-            kind="host",
-            text=f"the registry's host name {host} does not resolve on the node",
-            fix="check the image's name, and the DNS of the nodes",
-            sure=False,
-        )
-    if has(r"x509", r"certificate"):
-        return PullProblem(
-            kind="certificate",
-            text=f"the node does not trust the certificate of the registry of {image}",
-            fix="have the registry's authority installed on the nodes",
-            sure=False,
-        )
-    if has(
-        r"\b401\b",
-        r"\b403\b",
-        r"unauthorized",
-        r"authentication required",
-        r"access denied",
-        r"no basic auth",
-        r"denied:",
-    ):
-        status = "401" if has(r"\b401\b", r"unauthorized") else "403" if has(r"\b403\b") else "denied"
-        return PullProblem(
-            kind="unauthorized",
-            text=f"the registry wants credentials for {image} ({status})",
-            fix="name a secret with them: image_pull_secrets (kubectl create secret docker-registry); a registry says "
-            "the same of an image that does not exist",
-            sure=True,
-        )
-    if has(r"not found", r"manifest unknown", r"name unknown", r"does not exist"):
-        return PullProblem(
-            kind="absent",
-            text=f"the image {image} does not exist in the registry",
-            fix="check name and tag, and whether it was pushed",
-            sure=True,
-        )
-    if has(r"timeout", r"deadline exceeded", r"connection refused", r"connection reset", r"unreachable", r"\beof\b"):
-        return PullProblem(
-            kind="network",
-            text=f"the node does not reach the registry of {image}",
-            fix="check the network of the nodes",
-            sure=False,
-        )
-    shown = said if len(said) <= 300 else said[:299] + "…"
-    return PullProblem(kind="other", text=f"the image {image} cannot be pulled: {shown or reason}", fix="", sure=False)
+    def why(
+        self,
+        namespace: str,
+        job: Mapping[str, Any],
+        pods: Sequence[Mapping[str, Any]],
+        *,
+        gang: bool,
+        now: float,
+        patience: Patience = USUAL,
+    ) -> Pending | None:
+        """Why a job waits: a Job, or one of its elements with that one's pods; None where it does not.
+
+        `patience`: after how much the wait is given up. Of the elements of a fan-out whose pods say the same, one is
+        explained, and the others for a moment like it.
+        """
+        alike = None if gang or len(pods) != 1 or uid(pods[0]) in self._events else (uid(job), *words_of(pods[0]))
+        if alike in self._recent and now < self._recent[alike][0]:
+            return self._recent[alike][1]
+        # A Job of a thousand elements has an event for each: they say why no pod is there, and nothing of one that is.
+        things = (*pods,) if any(not is_deleted(pod) for pod in pods) else (job, *pods)
+        for thing in (things[0], *pods[:1]):
+            self._ask_events(namespace, thing, now)
+        events = [event for thing in things for event in self._events.get(uid(thing), {}).values()]
+        nodes = None
+        if any(denied_condition(pod, "PodScheduled") for pod in pods):
+            nodes = self._cluster_nodes(now)
+            awaited = any(kind in self._inquiries for kind in _NODES)
+            if nodes is None and awaited and now < self._nodes_since + NODES_AWAITED:
+                return None
+        pending = why_pending(job, pods, events, nodes, gang=gang, now=time.time(), patience=patience)
+        if alike is not None and uid(pods[0]) not in self._events and pending is not None and not pending.hopeless:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            self._recent[alike] = now + ALIKE, pending
+        return pending
+
+    def forget(self, *things: Mapping[str, Any]) -> None:
+        """Let go of what is known of objects."""
+        for key in map(uid, things):
+            self._events.pop(key, None)
+            self._asked.pop(key, None)
+            self._due.pop(key, None)
+            if key in self._inquiries:
+                self._inquiries.pop(key).close()
+
+    def _ask_events(self, namespace: str, thing: Mapping[str, Any], now: float) -> None:
+        key = uid(thing)
+        if key in self._inquiries:
+            answer = self._take(key, "events")
+            if answer is not None:
+                known = self._events.setdefault(key, {})
+                known.update({uid(event): event for event in answer.get("items") or ()})
+            return
+        if "events" in self._denied or now < self._next:
+            return
+        if key not in self._due:
+            self._due[key] = now + PAUSES[0]  # most jobs start before there is anything to say
+            return
+        if now < self._due[key]:
+            return
+        times = self._asked[key] = self._asked.get(key, 0) + 1
+        self._due[key] = now + PAUSES[min(times, len(PAUSES) - 1)]
+        self._next = now + SPACING
+        path = f"/api/v1/namespaces/{namespace}/events"
+        self._inquiries[key] = self._cluster.inquire(path, fieldSelector=f"involvedObject.uid={key}")
+
+    def _cluster_nodes(self, now: float) -> ClusterNodes | None:
+        if now >= self._nodes_due:
+            self._nodes_due = now + NODES
+            self._nodes_since = self._nodes_since or now
+            self._answers.clear()
+            for kind, (path, params) in _NODES.items():
+                if kind not in self._denied and kind not in self._inquiries:
+                    self._inquiries[kind] = self._cluster.inquire(path, **params)
+        asked = [kind for kind in _NODES if kind in self._inquiries]
+        for kind in asked:
+            answer = self._take(kind, kind)
+            if answer is not None:
+                self._add(kind, answer)
+            elif kind not in self._inquiries:
+                self._answers.pop(kind, None)  # some pages are not all
+        if asked and not any(kind in self._inquiries for kind in _NODES):
+            nodes, pods, status, provisioner = (self._answers.get(kind) for kind in _NODES)
+            self._nodes = None
+            if nodes is not None:
+                self._nodes = cluster_nodes(
+                    nodes.get("items") or (),
+                    None if pods is None else pods.get("items") or (),
+                    pools=self._pools,
+                    status=str(((status or {}).get("data") or {}).get("status") or ""),
+                    provisioned=provisioner is not None,
+                )
+            self._answers.clear()
+        return self._nodes
+
+    def _add(self, kind: str, answer: Mapping[str, Any]) -> None:
+        """Keep an answer about the nodes, and ask for its next page. Of a thousand pods, each of which carries its
+        program, only what they take of their nodes is kept."""
+        items = [_taken(one) if kind == "pods" else one for one in answer.get("items") or ()]
+        known = self._answers.get(kind, {}).get("items") or []
+        self._answers[kind] = {**answer, "items": [*known, *items]}
+        token = next_page(answer)
+        if token:
+            path, params = _NODES[kind]
+            self._inquiries[kind] = self._cluster.inquire(path, **params, **{"continue": token})
+
+    def _take(self, key: str, kind: str) -> Mapping[str, Any] | None:
+        """An answer; None while it is not there, or where none came. What is refused is not asked for again."""
+        try:
+            text = self._inquiries[key].take()
+            if text is None:
+                return None
+            del self._inquiries[key]
+            return parse_object(text)
+        except Away:
+            del self._inquiries[key]
+        except ApiError as error:
+            del self._inquiries[key]
+            if error.status == 401:
+                self._cluster.access.renew()
+            elif error.status != 410:  # a page came too late
+                self._denied.add(kind)
+        except SettingsError:
+            pass  # no JSON: something between here and the server answers
+        return None
+
+
+def _taken(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """What `cluster_nodes` reads of a pod."""
+    spec = pod.get("spec") or {}
+    kept: dict[str, Any] = {name: spec[name] for name in ("nodeName", "overhead", "resources") if name in spec}
+    for name in ("containers", "initContainers"):
+        kept[name] = [
+            {field: one[field] for field in ("resources", "restartPolicy") if field in one}
+            for one in spec.get(name) or ()
+        ]
+    return {"spec": kept}

@@ -1,5 +1,5 @@
-"""From a step and its settings to what the API server is sent: pods, Jobs, the programs that run in them, and the claim
-that may be the artifact store. Pure, but for `claims.ClaimFiles`.
+"""From a step and its settings to what the API server is sent: pods, Jobs, and the programs of pods. Pure, but for the
+files on a claim that is the artifact store (`claims`).
 
-The door is `jobs.manifest` with `jobs.entry`, `pods.pod_template`, `check.check`, and `claims.claim_store`.
+Other folders use `check`, `pods.pod_template`, the functions of `jobs`, and of `claims` `claim_store` and `ClaimFiles`.
 """

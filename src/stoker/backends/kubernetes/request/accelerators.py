@@ -22,7 +22,6 @@ SPOT: Final[Mapping[str, str]] = {
     "kubernetes.azure.com/scalesetpriority": "spot",  # https://learn.microsoft.com/en-us/azure/aks/spot-node-pool
 }
 """Labels of nodes that the cloud can take away; on GKE and AKS they have a taint of the same words."""
-_TAINTED_SPOT: Final = ("cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority")
 GPU_TAINTS: Final = ("sku",)
 """Keys of taints with the value "gpu", as AKS' documentation has them:
 https://learn.microsoft.com/en-us/azure/aks/use-nvidia-gpu"""
@@ -420,13 +419,3 @@ def _near(generation: str, chips: int, nodes: int) -> list[int]:
     smaller = next((number for number in range(min(nodes, most), 0, -1) if _topology(generation, number * chips)), None)
     larger = next((number for number in range(nodes, most + 1) if _topology(generation, number * chips)), None)
     return [number for number in (smaller, larger) if number is not None]
-
-
-__all__ = [
-    "SPOT",
-    "AcceleratorRequest",
-    "RefusedRequest",
-    "accelerator_request",
-    "claim_template",
-    "resource_name",
-]

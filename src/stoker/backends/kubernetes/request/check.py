@@ -1,6 +1,6 @@
 """What Kubernetes makes of each field of a step's request: honoured, translated, or refused with what to do.
 
-Pure: the cluster is not asked. What its nodes, quotas and rights can never give is found by asking it, in `nodes`.
+Pure: the cluster is not asked. What its nodes, quotas and rights can never give is found by asking it (`proof.prove`).
 """
 
 from __future__ import annotations
