@@ -185,6 +185,9 @@ class KubernetesPlatform:
             self._followers[key] = Follower(self._cluster, namespace, self._selector(run))
         return self._followers[key]
 
+    def _follower_of(self, handle: KubernetesHandle) -> Follower:
+        return self._follower(handle.place.namespace, handle.place.run)
+
     def _is_worth_adopting(self, place: JobObject | PoolPod, index: int) -> bool:
         """Whether a job of an earlier driver went well, or may still."""
         if isinstance(place, PoolPod):
@@ -373,7 +376,7 @@ class KubernetesPlatform:
     def _pods_of(self, handle: KubernetesHandle) -> dict[int, dict[str, Any]]:
         """The pods of a job by their index: the latest of each."""
         place = handle.place
-        pods = self._follower(place.namespace, place.run).pods_of(place.name, handle.index, place.count)
+        pods = self._follower_of(handle).pods_of(place.name, handle.index, place.count)
         latest: dict[int, dict[str, Any]] = {}
         for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
             latest[index_of(pod) or 0] = pod
@@ -383,7 +386,7 @@ class KubernetesPlatform:
         handle.next_look = float("inf")
         if handle.order is not None:
             return self._report_order(handle, handle.order, now)
-        follower = self._follower(handle.place.namespace, handle.place.run)
+        follower = self._follower_of(handle)
         self._want_logs(handle, follower)
         pods = self._pods_of(handle)
         for pod_log in handle.logs.values():
@@ -416,12 +419,11 @@ class KubernetesPlatform:
 
     def _report_order(self, handle: KubernetesHandle, order: PodOrder, now: float) -> JobReport | None:
         """What is new of a job in a pod that takes several."""
-        follower = self._follower(handle.place.namespace, handle.place.run)
         output, handle.output = handle.output, []
         if order.number >= 0:
             handle.facts.update(self.identity(handle))  # when it was sent, no pod had it
         if order.lost and order.status is None:
-            end = cluster_end(handle, self._pods_of(handle), follower, now)
+            end = cluster_end(handle, self._pods_of(handle), self._follower_of(handle), now)
             handle.over_since = handle.over_since or now
             if end is None and now - handle.over_since < CERTAIN and not handle.ending:
                 handle.next_look = now + 0.2
@@ -440,7 +442,7 @@ class KubernetesPlatform:
         if order.status is not None:
             return JobReport(running=handle.running, output=output, facts=handle.facts, status=order.status)
         if handle.running:
-            events = remarks(handle, self._pods_of(handle), None, follower)
+            events = remarks(handle, self._pods_of(handle), None, self._follower_of(handle))
             return JobReport(running=True, output=output, facts=handle.facts, events=events)
         return JobReport(message=order.message, reason=order.reason, output=output, facts=handle.facts)
 
