@@ -59,7 +59,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "botocore": ("stoker.backends.base.aws",),
     "yaml": (
         "stoker.plan",
-        "stoker.backends.kubernetes.access",
+        "stoker.backends.kubernetes.api.access",
         "stoker.backends.kubeflow.compile",
         "stoker.backends.base.byhand",
     ),

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.aws import moment, whole
-from stoker.backends.kubernetes.pulls import pull_problem
+from stoker.backends.kubernetes.explain.refusals import pull_problem
 from stoker.core.status import (
     CANCELLED,
     CRASHED,

@@ -25,7 +25,7 @@ from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
-from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.kubernetes.request.check import image_environment
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site
 from stoker.core.resources import ResourceSettings

@@ -11,7 +11,7 @@ from stoker.backends.base.backend import settings_of
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow import requests
 from stoker.backends.kubeflow.settings import FANOUT, KubeflowSettings
-from stoker.backends.kubernetes.check import STORE, check_pod
+from stoker.backends.kubernetes.request.check import STORE, check_pod
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.ladder import Halve

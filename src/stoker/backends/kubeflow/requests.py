@@ -14,8 +14,8 @@ from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, with_copies
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow.settings import FANOUT, PATIENCE, KubeflowSettings
-from stoker.backends.kubernetes.check import image_of
-from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.backends.kubernetes.request.check import image_of
+from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.core.bootspec import BootSpec
 from stoker.core.plan import Job, Site, StepPlan, source_keys
 from stoker.core.units import UNSET

@@ -9,7 +9,7 @@ from typing import Any, Final, Iterator, Mapping
 from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.kubernetes.request.check import image_environment
 from stoker.backends.sagemaker import requests
 from stoker.backends.sagemaker.instances import NoType, TypeChoice, choose
 from stoker.backends.sagemaker.requests import image_of, limits, too_much

@@ -22,7 +22,7 @@ from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
 from stoker.backends.base.overlays import merged
-from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.kubernetes.request.check import image_environment
 from stoker.backends.sagemaker import start
 from stoker.backends.sagemaker.instances import DEFAULT, NoType, choose
 from stoker.backends.sagemaker.settings import LONGEST_RUN, SagemakerSettings
