@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
+from stoker.backends.aws.api import misfit
+from stoker.backends.aws.instances import CORES
 from stoker.backends.aws_batch import definitions
 from stoker.backends.aws_batch.definitions import BatchRequest, fargate_disk, neuron_total, sizes_of, wants_neuron
-from stoker.backends.aws_batch.instances import CORES
 from stoker.backends.aws_batch.neuron import VISIBLE
 from stoker.backends.aws_batch.queues import JobQueue, NoQueue, QueueChoice, choose, queues_of_settings
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.kubernetes.request.check import OWN_IMAGE

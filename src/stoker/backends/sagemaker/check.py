@@ -6,11 +6,11 @@ import math
 import re
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.aws import misfit
+from stoker.backends.aws.api import misfit
+from stoker.backends.aws.jobs import LATER, PASSED
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.kubernetes.request.check import image_environment
-from stoker.backends.sagemaker import requests
+from stoker.backends.kubernetes.check import image_environment
 from stoker.backends.sagemaker.instances import NoType, TypeChoice, choose
 from stoker.backends.sagemaker.requests import image_of, limits, too_much
 from stoker.backends.sagemaker.settings import SagemakerSettings
@@ -115,7 +115,7 @@ def _time(step: StepPlan, settings: SagemakerSettings, report: Reporter) -> Iter
     seconds, spot = step.settings.timeout or 0.0, bool(step.settings.resources.get("spot"))
     condition = limits(settings, seconds=seconds, spot=spot)
     longest = condition["MaxRuntimeInSeconds"]
-    if seconds and seconds > longest - requests.LATER:
+    if seconds and seconds > longest - LATER:
         what = f"has a timeout of {duration_text(seconds)}"
         yield report.error(CANNOT, what, "a training job runs for 28 days at most", "give it a shorter timeout")
     elif not seconds:
@@ -146,7 +146,7 @@ def _environment(step: StepPlan, report: Reporter) -> Iterator[Finding]:
         why = "the step has all devices of its instance; another choice leaves some of them idle"
         yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
     # What the container needs besides: the job's folder, the worker's place, and the region and address of S3.
-    words = too_much({**image_environment(step), **dict.fromkeys(map(str, range(2 + len(requests.PASSED))), "")})
+    words = too_much({**image_environment(step), **dict.fromkeys(map(str, range(2 + len(PASSED))), "")})
     if words:
         why = "those of the image go into the request; the step's own environment does not"
         yield report.error(CANNOT, words, why, "build them into the image, or give them as the step's environment")

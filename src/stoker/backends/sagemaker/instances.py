@@ -10,8 +10,8 @@ from typing import Final, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.aws_batch import instances as ec2
-from stoker.backends.aws_batch.instances import InstanceType
+from stoker.backends.aws import instances as ec2
+from stoker.backends.aws.instances import InstanceType
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.resources import ResourceSettings, describe
 from stoker.core.units import size_text

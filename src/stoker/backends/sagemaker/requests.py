@@ -14,29 +14,22 @@ import re
 from pathlib import Path
 from typing import Any, Final, Mapping, Sequence
 
-import attrs
-
+from stoker.backends.aws.jobs import JOB, LATER, WORKER, JobPlaces, tags_of, token_of
 from stoker.backends.base import storeprogram
-from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import requested_lease
-from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
+from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.overlays import merged
 from stoker.backends.kubernetes.request.check import image_environment
 from stoker.backends.sagemaker import start
 from stoker.backends.sagemaker.instances import DEFAULT, NoType, choose
 from stoker.backends.sagemaker.settings import LONGEST_RUN, SagemakerSettings
-from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import value_or
-from stoker.core.words import dashed_name
 
 GRACE: Final = 110.0
 """Seconds for a step to end after SIGTERM: SageMaker gives a container 120 before SIGKILL.
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StopTrainingJob.html"""
-LATER: Final = 120.0
-"""Seconds by which SageMaker's limit is later than the step's own, which the worker keeps and which leaves a result."""
 USUAL_RUN: Final = 5 * 86400
 """Seconds that a job may run whose step says nothing: the usual quota of an account.
 https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"""
@@ -49,27 +42,12 @@ INPUT: Final = f"/opt/ml/input/data/{CHANNEL}"
 """Where the channel's files are in the container:
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html"""
 START: Final = "stoker_start.py"
-DOCUMENT: Final = "jobs.json.gz"
-CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
-"""Of a container; they are copied to the artifact store."""
-JOB: Final = "STOKER_JOB"
-WORKER: Final = "STOKER_WORKER"
-TAG: Final = "stoker"
-RUN_TAG: Final = "stoker-run"
-TOKEN_TAG: Final = "stoker-token"
-PASSED: Final = ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-"""Variables of the driver by which the containers find the artifact store: no credentials, which anybody could read who
-may describe the job. They have those of their role."""
+PLACES: Final = JobPlaces(name="sagemaker", grace=GRACE)
 VARIABLES: Final = 100
 VARIABLE: Final = 512
 """Variables of a job, and letters of the text of one.
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html"""
 _READABLE: Final = 20
-
-
-def token_of(job: Job, salt: int = 0) -> str:
-    """The same for the same job, so that a request without an answer is found again."""
-    return hashlib.sha256(f"{job.name} {request_digest(job)}\n{salt}".encode()).hexdigest()[:16]
 
 
 def plain_name(text: str) -> str:
@@ -85,57 +63,19 @@ def run_prefix(run: str) -> str:
 
 def job_name(job: Job, salt: int = 0) -> str:
     """The name of a job, of 63 letters at most: SageMaker takes one name once, so that nothing is started twice."""
-    return run_prefix(job.run) + token_of(job, salt)
-
-
-def root_of(artifacts: str) -> str:
-    """The folder in the artifact store in which the backend has its own."""
-    return f"{artifacts.removeprefix('file://')}/sagemaker"
-
-
-def folder_of(artifacts: str, run: str, token: str) -> str:
-    """The folder of a job in the artifact store."""
-    return f"{root_of(artifacts)}/{dashed_name(run)}/{token}"
-
-
-def worker_place(site: Site) -> str:
-    """Where the archive with Stoker's worker lies, by its digest; empty where the images have it."""
-    if not site.bundle:
-        return ""
-    return f"{root_of(site.artifacts)}/{site.bundle.rstrip('/').rpartition('/')[2]}.zip"
-
-
-def samples_names(job: Job, site: Site) -> tuple[str, str]:
-    """The file in which a job's devices are accounted for, as its container calls it and as this machine does."""
-    name = f"samples-sagemaker-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
-    return f"/tmp/stoker-{name}", f"{site.scratch}/{name}"
+    return run_prefix(job.run) + token_of([job], salt)
 
 
 def program_place(artifacts: str) -> str:
     """The folder of the channel, by the digest of what it has."""
     digest = hashlib.sha256(b"".join(programs().values())).hexdigest()[:32]
-    return f"{root_of(artifacts)}/program-{digest}"
+    return f"{PLACES.root(artifacts)}/program-{digest}"
 
 
 @functools.cache
 def programs() -> Mapping[str, bytes]:
     """The programs in the channel, by name."""
     return {START: Path(start.__file__).read_bytes(), start.PROGRAM: Path(storeprogram.__file__).read_bytes()}
-
-
-# The document
-
-
-def document(job: Job, site: Site, folder: str) -> dict[str, Any]:
-    """The document of a job: what a later driver must know of it, and what its containers are told."""
-    lease, gang = None, None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=samples_names(job, site)[0])
-    if nodes_of(job) > 1:
-        gang = gang_task(job, folder, "stoker", token=token_of(job))
-    spec = boot_spec(attrs.evolve(job, secrets={}), site, checkpoints=CHECKPOINTS, grace=GRACE, lease=lease, gang=gang)
-    about = {"key": job.key, "kind": job_kind(job), "attempt": job.attempt, "digest": request_digest(job)}
-    return {"jobs": [about], "nodes": nodes_of(job), "entries": [to_json(with_copies(spec))]}
 
 
 # The request
@@ -179,9 +119,9 @@ def training_job(
     is_step = job.kind == "step"
     settings = settings_of(job.step, SagemakerSettings, options)
     resources = job.step.settings.resources if is_step else ResourceSettings()
-    token = token_of(job, salt)
-    folder = folder_of(site.artifacts, job.run, token)
-    own = {**image_environment(job.step), **passed, JOB: folder, WORKER: worker_place(site)}
+    token = token_of([job], salt)
+    folder = PLACES.folder(site.artifacts, job.run, token)
+    own = {**image_environment(job.step), **passed, JOB: folder, WORKER: PLACES.worker(site)}
     spot = bool(resources.get("spot"))
     seconds = (job.step.settings.timeout or 0.0) if is_step else 0.0
     machine = {
@@ -198,14 +138,7 @@ def training_job(
         "S3Uri": f"{program_place(site.artifacts)}/",
         "S3DataDistributionType": "FullyReplicated",
     }
-    tags = {
-        **settings.get("tags", {}),
-        TAG: "job",
-        RUN_TAG: tag_text(job.run),
-        TOKEN_TAG: token,
-        "stoker-step": tag_text(job.step.name),
-        "stoker-attempt": str(job.attempt),
-    }
+    tags = {**settings.get("tags", {}), **tags_of(job, token)}
     request: dict[str, Any] = {
         "TrainingJobName": job_name(job, salt),
         "RoleArn": settings.get("role"),
@@ -259,8 +192,3 @@ def too_much(variables: Mapping[str, str]) -> str:
         size = len(variables[longest[0]])
         return f"has the variable {longest[0]} of {size} letters for its container, of which SageMaker takes {VARIABLE}"
     return ""
-
-
-def tag_text(text: str) -> str:
-    """A text as the value of a tag: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html"""
-    return re.sub(r"[^\w\s.:/=+@-]", "-", text)[:256]

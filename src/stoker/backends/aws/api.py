@@ -11,13 +11,11 @@ import collections
 import contextlib
 import re
 import shlex
-from typing import Any, Final, Iterator, Mapping, Protocol
+from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
 
-import attrs
-
+from stoker.backends.aws.settings import AwsSettings
 from stoker.backends.base.platforms import Answers, Away
 from stoker.core.errors import BackendError, UsageError, nearest
-from stoker.core.findings import Check
 
 PATIENCE: Final = 20.0
 """Seconds for one answer."""
@@ -136,33 +134,6 @@ class AwsError(BackendError):
         return self.code in DENIED
 
 
-@attrs.frozen(kw_only=True)
-class AwsPlace:
-    """Which account and region are asked."""
-
-    title: str
-    """What answers, in words: "AWS Batch"."""
-    region: str = ""
-    """Without it that of the environment or of the profile."""
-    profile: str = ""
-    """The profile of ~/.aws; without it the environment's."""
-    endpoint_url: str = ""
-    """The address of the services instead of AWS's own."""
-
-
-class AwsSettings(Protocol):
-    """The settings of a backend on AWS."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The field's value, or `default` where nothing was asked."""
-
-
-def place_of(title: str, settings: AwsSettings) -> AwsPlace:
-    """The account and region that settings name."""
-    words = {name: settings.get(name, "") for name in ("region", "profile", "endpoint_url")}
-    return AwsPlace(title=title, **words)
-
-
 def command_line(settings: AwsSettings) -> str:
     """AWS's command for that account and region, as a shell takes it."""
     words = ["aws"]
@@ -178,29 +149,58 @@ class AwsApi(Protocol):
         """The answer of an operation by its name in Python: `call("batch", "describe_jobs", jobs=[…])`."""
 
 
-def account_check(api: AwsApi, settings: AwsSettings) -> Check:
-    """Who asks AWS, and where."""
-    try:
-        identity = api.call("sts", "get_caller_identity")
-    except BackendError as error:
-        return Check(name="account", found="", problem=error.message, fix=error.fix)
-    region = f", {settings.get('region')}" if settings.get("region") else ""
-    return Check(name="account", found=f"{identity.get('Account')}{region}, as {identity.get('Arn')}")
+def pages(api: AwsApi, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+    """All entries of a list that comes in pages; services have two words for the next one."""
+    token = "NextToken" if service in ("ec2", "sagemaker") else "nextToken"
+    following: dict[str, Any] = {}
+    while True:
+        answer = api.call(service, operation, **arguments, **following)
+        yield from answer.get(key) or ()
+        if not answer.get(token):
+            return
+        following = {token: answer[token]}
+
+
+def code_of(error: BackendError) -> str:
+    """The service's own code of a refusal; empty where there is none."""
+    return str(getattr(error, "code", ""))
+
+
+def is_denied(error: BackendError) -> bool:
+    """Whether a refusal says that a right is missing."""
+    return code_of(error) in DENIED
 
 
 class AwsClient:
-    """The services of one account and region. Made without a call; used by one thread at a time."""
+    """The services of the account and region that settings name. Made without a call; used by one thread at a time."""
 
-    def __init__(self, place: AwsPlace, *, patience: float = PATIENCE) -> None:
-        self._place = place
+    title: str
+    """What answers, in words: "AWS Batch"."""
+
+    def __init__(self, settings: AwsSettings, *, patience: float = PATIENCE) -> None:
+        self._settings = settings
         self._patience = patience
         self._session: Any = None
         self._clients: dict[tuple[str, bool], Any] = {}
         self._abandoned = False
         self._known = False
-        self.answers = Answers(place.title)
+        self.answers = Answers(self.title)
         self.calls: collections.Counter[str] = collections.Counter()
         """How often each operation was asked for, without botocore's own repetitions."""
+
+    # What each service has of its own
+
+    def left(self, run: str) -> Iterator[tuple[str, bool]]:
+        """The jobs of a run that went well or are not over: by what each is ended, and whether it runs or waits."""
+        raise NotImplementedError
+
+    def end(self, job: str) -> None:
+        """End a job; one that is over is fine."""
+        raise NotImplementedError
+
+    def end_identified(self, jobs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """End jobs by what a driver recorded; the names of those that were there."""
+        raise NotImplementedError
 
     # Logs
 
@@ -233,19 +233,9 @@ class AwsClient:
         self._known = True
         return answer
 
-    def pages(
-        self, service: str, operation: str, field: str, *, key: str = "nextToken", **words: Any
-    ) -> Iterator[Mapping[str, Any]]:
-        """The rows of all pages of an answer; `key` is the service's word for the next page."""
-        token = ""
-        while True:
-            if token:
-                words[key] = token
-            answer = self.call(service, operation, **words)
-            yield from answer.get(field) or ()
-            token = str(answer.get(key) or "")
-            if not token:
-                return
+    def pages(self, service: str, operation: str, field: str, **words: Any) -> Iterator[Mapping[str, Any]]:
+        """The rows of all pages of an answer."""
+        return pages(self, service, operation, field, **words)
 
     def abandon(self) -> None:
         """Ask nothing more; called in another thread."""
@@ -265,10 +255,10 @@ class AwsClient:
                 import botocore.session
             except ImportError as error:
                 raise UsageError(
-                    f"{self._place.title} needs botocore, which is not installed", fix='pip install "stoker[aws]"'
+                    f"{self.title} needs botocore, which is not installed", fix='pip install "stoker[aws]"'
                 ) from error
             if self._session is None:
-                self._session = botocore.session.Session(profile=self._place.profile or None)
+                self._session = botocore.session.Session(profile=self._settings.get("profile"))
             config = botocore.config.Config(
                 connect_timeout=min(5.0, self._patience),
                 read_timeout=self._patience,
@@ -277,8 +267,8 @@ class AwsClient:
             )
             self._clients[key] = self._session.create_client(
                 service,
-                region_name=self._place.region or None,
-                endpoint_url=self._place.endpoint_url or None,
+                region_name=self._settings.get("region"),
+                endpoint_url=self._settings.get("endpoint_url"),
                 config=config,
             )
         return self._clients[key]

@@ -1,4 +1,4 @@
-"""The region of a person's AWS account, as a stack is made. botocore is not needed for it."""
+"""The settings that name an account and its region. botocore is not needed for them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import re
 from typing import Any, Final
 
+import attrs
+
 from stoker.core.errors import SettingsError
-from stoker.core.units import UNSET, parse_text
+from stoker.core.units import UNSET, WHOLE_RUN, parse_text
 
 _REGION: Final = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d+")
 
@@ -42,3 +44,20 @@ def usual_region() -> str:
     if not region:
         raise SettingsError("no region is named", fix="--region eu-west-1, or AWS_DEFAULT_REGION")
     return region
+
+
+@attrs.frozen(kw_only=True)
+class AwsSettings:
+    """The account and region of a backend on AWS."""
+
+    region: str | None = attrs.field(default=UNSET, converter=parse_region, metadata=WHOLE_RUN)
+    """The region; without it that of the environment or of the profile."""
+    profile: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
+    """The profile of ~/.aws; without it the environment's."""
+    endpoint_url: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
+    """The address of the services instead of AWS's own, such as a private gateway."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or `default` where nothing was asked."""
+        value = getattr(self, name)
+        return default if value is UNSET or value is None else value

@@ -8,7 +8,7 @@ from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.backends.base.aws import amount, whole
+from stoker.backends.aws.api import amount, whole
 from stoker.core.accelerators import MODELS, model
 from stoker.core.errors import SettingsError
 
