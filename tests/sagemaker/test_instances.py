@@ -9,7 +9,7 @@ import pytest
 from tests.sagemaker.model import service
 
 from stoker.backends.aws import instances as ec2
-from stoker.backends.sagemaker.instances import NoType, choose, table
+from stoker.backends.sagemaker.requests import NoType, choose, table
 from stoker.core.resources import ResourceSettings
 
 NAMES = frozenset(service().shape_for("TrainingInstanceType").enum)

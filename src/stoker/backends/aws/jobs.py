@@ -19,7 +19,6 @@ import attrs
 from stoker.backends.aws.api import command_line
 from stoker.backends.aws.settings import AwsSettings
 from stoker.backends.base.adoption import job_kind
-from stoker.backends.base.byhand import document_lines, input_lines, needs, needs_command, stop
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
 from stoker.core.codec import to_json
@@ -135,6 +134,8 @@ def lines_by_hand(
     job: Job, document: Mapping[str, Any], settings: AwsSettings, *, folder: str, worker: str
 ) -> Iterator[str]:
     """The lines of a script that leave a job's document in the artifact store; its other files go into "$here"."""
+    from stoker.backends.base.byhand import document_lines, input_lines, needs, needs_command, stop
+
     yield from input_lines(job.key, document["entries"][0]["job"]["inputs"])
     yield needs_command("aws", "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html")
     aws, what = command_line(settings), "Stoker's worker, which the first run puts there"
@@ -153,5 +154,7 @@ def _copy(aws: str, folder: str) -> str:
     if folder.startswith("s3://"):
         return f'{aws} s3 cp "$here"/jobs.json.gz {target}'
     if "://" in folder:
+        from stoker.backends.base.byhand import stop
+
         return stop(f"missing: {folder}/{DOCUMENT}: copy it there with the store's own command, from this folder")
     return f'mkdir -p {shlex.quote(folder)} && cp "$here"/jobs.json.gz {target}'

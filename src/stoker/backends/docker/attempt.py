@@ -31,6 +31,7 @@ from stoker.backends.docker.jobfiles import (
 )
 from stoker.backends.docker.lifecycle import (
     PATIENCE,
+    EndSignals,
     Output,
     archive,
     create_container,
@@ -42,7 +43,6 @@ from stoker.backends.docker.lifecycle import (
     take_files_back,
 )
 from stoker.backends.docker.requests import HOME_LABEL, LABEL, ContainerRequest, mount_body
-from stoker.backends.docker.signals import EndSignals
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, StoreError
 from stoker.core.plan import JobStatus

@@ -21,6 +21,7 @@ from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, re
 from stoker.backends.docker.engines import Engine, EngineGone, Refused
 from stoker.backends.docker.jobfiles import JobFiles, clear, collect, give, names_in_job, open_to_all
 from stoker.backends.docker.lifecycle import (
+    EndSignals,
     Output,
     archive,
     create_container,
@@ -30,7 +31,6 @@ from stoker.backends.docker.lifecycle import (
     start_container,
     take_files_back,
 )
-from stoker.backends.docker.signals import EndSignals
 from stoker.backends.docker.warm import WarmContainer, WarmContainers, remove_all
 from stoker.backends.docker.warmfiles import (
     ORDER_LABEL,

@@ -25,7 +25,7 @@ from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import orders as rayorders
 from stoker.backends.ray import tasks as raytasks
-from stoker.backends.ray.jobs import OVER, Jobs
+from stoker.backends.ray.jobs import ASKED, OVER, Jobs
 from stoker.backends.ray.log import DashboardLog, JournalFile, RecordSource
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.codec import from_json
@@ -42,8 +42,6 @@ ASK: Final = (1.0, 2.0, 5.0, 10.0)
 its program, so that this only finds those whose program is gone."""
 MISSING: Final = 60.0
 """Seconds for which the dashboard may not mention a job that it had taken, before that counts as lost."""
-ASKED: Final = 5.0
-"""Seconds for an answer while a person waits, who is told of each question without one."""
 NODE: Final = 20.0
 """Seconds between two questions for the node of a program that runs."""
 LAST_WORDS: Final = 5.0

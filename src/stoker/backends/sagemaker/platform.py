@@ -50,7 +50,7 @@ from stoker.backends.sagemaker.requests import PLACES
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
-from stoker.core.status import CANCELLED
+from stoker.core.status import CANCELLED, REFUSED
 from stoker.core.units import duration_text
 from stoker.store import notes
 
@@ -363,5 +363,5 @@ def _refused(error: BackendError) -> JobStatus:
         name = f"'{quota.name}'" if quota is not None else "'… for training job usage'"
         message = error.message if quota is None else f"no job of this account can end to make room: {quota.text}"
         fix = f"ask for {name} in Service Quotas (Amazon SageMaker), or name another type: instance_type='…'"
-        return refusal(BackendError(message, fix=fix))
+        return failed(REFUSED, f"{message}; {fix}")
     return refusal(error)

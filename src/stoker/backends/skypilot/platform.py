@@ -29,8 +29,17 @@ from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
 from stoker.backends.base.messages import nodes_of, request_digest
 from stoker.backends.base.platforms import JobReport
 from stoker.backends.base.statuses import failed, of_boot, read_result
-from stoker.backends.skypilot import causes, requests
-from stoker.backends.skypilot.command import SkyCommand, SkyLaunch, last_lines
+from stoker.backends.skypilot import requests
+from stoker.backends.skypilot.command import (
+    GONE,
+    WAITING,
+    SkyCommand,
+    SkyLaunch,
+    cause_of_launch,
+    last_lines,
+    state_of_cluster,
+    state_of_managed,
+)
 from stoker.backends.skypilot.settings import CLUSTERS, SkypilotSettings
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
@@ -76,7 +85,7 @@ class SkyMachine:
     """The number of its next order."""
     up: bool = False
     """Whether the programs of all nodes wait for orders."""
-    state: str = causes.WAITING
+    state: str = WAITING
     cause: str = ""
     words: str = ""
     gone_at: float = 0.0
@@ -98,7 +107,7 @@ class SkyMachine:
 
     def lose(self, cause: str, words: str) -> None:
         """It is gone."""
-        self.state, self.cause, self.words = causes.GONE, cause, words
+        self.state, self.cause, self.words = GONE, cause, words
         self.gone_at = self.gone_at or time.monotonic()
 
 
@@ -218,7 +227,7 @@ class SkypilotPlatform:
         if not self._machines:
             return
         for machine, state, cause, words in self._states(list(self._machines)):
-            if state == causes.GONE:
+            if state == GONE:
                 machine.lose(cause, words)
             machine.state = state
         for machine in self._machines:
@@ -363,7 +372,7 @@ class SkypilotPlatform:
                 continue
             if code and not machine.down:
                 text = launch.text()
-                cause, fix = causes.cause_of_launch(text)
+                cause, fix = cause_of_launch(text)
                 machine.lose(cause, f"SkyPilot could not launch it: {last_lines(text)}" + (f"; {fix}" if fix else ""))
             machine.launch = None
             launch.close()
@@ -373,7 +382,7 @@ class SkypilotPlatform:
         if self._question is not None and self._question.done():
             question, self._question = self._question, None
             for machine, state, cause, words in question.result():
-                if state == causes.GONE and machine.launch is None:
+                if state == GONE and machine.launch is None:
                     machine.lose(cause, words)
                 elif state != machine.state or words != machine.words:
                     machine.state, machine.words = state, words
@@ -390,12 +399,12 @@ class SkypilotPlatform:
         states = []
         if clusters:
             known = {str(one.get("name")): one for one in self._sky.clusters(refresh=True)}
-            states += [(one, *causes.state_of_cluster(known.get(one.record.name))) for one in clusters]
+            states += [(one, *state_of_cluster(known.get(one.record.name))) for one in clusters]
         if managed:
             jobs: dict[str, Mapping[str, Any]] = {}
             for job in self._sky.managed_jobs():  # the latest of a name is the first
                 jobs.setdefault(str(job.get("job_name") or job.get("task_name")), job)
-            states += [(one, *causes.state_of_managed(jobs.get(one.record.name))) for one in managed]
+            states += [(one, *state_of_managed(jobs.get(one.record.name))) for one in managed]
         return states
 
     def _report(self, handle: SkypilotHandle, news: Sequence[LetterNews | None]) -> JobReport | None:
