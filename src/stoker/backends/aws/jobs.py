@@ -18,7 +18,7 @@ import attrs
 
 from stoker.backends.aws.api import command_line
 from stoker.backends.aws.settings import AwsSettings
-from stoker.backends.base.adoption import job_kind
+from stoker.backends.base.adoption import about
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
 from stoker.core.codec import to_json
@@ -103,11 +103,8 @@ class JobPlaces:
 
     def document(self, jobs: Sequence[Job], site: Site, folder: str) -> dict[str, Any]:
         """The document of a job: what a later driver must know of it, and what its containers are told."""
-        about = [
-            {"key": one.key, "kind": job_kind(one), "attempt": one.attempt, "digest": request_digest(one)}
-            for one in jobs
-        ]
-        return {"jobs": about, "nodes": nodes_of(jobs[0]), "entries": [self._entry(one, site, folder) for one in jobs]}
+        entries = [self._entry(one, site, folder) for one in jobs]
+        return {"jobs": [about(one) for one in jobs], "nodes": nodes_of(jobs[0]), "entries": entries}
 
     def _entry(self, job: Job, site: Site, folder: str) -> Any:
         """What one container, or the nodes of a gang, are told."""

@@ -14,18 +14,16 @@ import contextlib
 import gzip
 import json
 import logging
-import os
 import re
 import time
-from pathlib import Path
 from typing import Any, Final, Generic, Iterable, Literal, Mapping, Sequence, TypeVar
 
 import attrs
 
 from stoker.backends.aws.api import AwsClient, AwsError
 from stoker.backends.aws.jobs import DOCUMENT, JobPlaces, packed
-from stoker.backends.base.adoption import EarlierJob, EarlierJobs
-from stoker.backends.base.mailboxes import asked, bring_worker
+from stoker.backends.base.adoption import EarlierJobs
+from stoker.backends.base.mailboxes import asked, bring_worker, keep_samples
 from stoker.backends.base.platforms import JobReport
 from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.core.codec import parse_json
@@ -304,17 +302,8 @@ class AwsPlatform(Generic[Handle, Place, Client]):
 
     def _add_earlier(self, run: str, place: Place, states: Iterable[str]) -> None:
         """Note the jobs of a place of an earlier driver's, each with its state."""
-        self._earlier.add(
-            EarlierJob(
-                run=run,
-                key=one["key"],
-                kind=one["kind"],
-                attempt=one["attempt"],
-                digest=one["digest"],
-                handle=(place, index, state),
-            )
-            for index, (state, one) in enumerate(zip(states, place.about, strict=True))
-        )
+        for index, (state, one) in enumerate(zip(states, place.about, strict=True)):
+            self._earlier.note(run, one, (place, index, state))
 
     # Sending
 
@@ -382,7 +371,9 @@ class AwsPlatform(Generic[Handle, Place, Client]):
         if data is not None:
             result = read_result(data)
             if result.ok or not free:
-                self._keep_samples(handle)
+                path = self.places.samples(handle.job, self._site)[1]
+                nodes = range(handle.place.nodes)
+                keep_samples(handle.job, path, (self._left_by(handle, "samples", node, "json") for node in nodes))
                 status = of_boot(result, None, memory=handle.memory)
                 return attrs.evolve(status, cause=CANCELLED) if handle.ending and not result.ok else status
         return failed(CANCELLED) if handle.ending else end
@@ -404,18 +395,6 @@ class AwsPlatform(Generic[Handle, Place, Client]):
             if data is not None:
                 reader.complete(gzip.decompress(data))
         return self._is_complete(handle)
-
-    def _keep_samples(self, handle: Handle) -> None:
-        """Bring the samples of the job's devices to this machine's scratch."""
-        if not handle.job.step.settings.resources.gpus_per_node or handle.job.kind != "step":
-            return
-        there = self.places.samples(handle.job, self._site)[1]
-        for node in range(handle.place.nodes):
-            data = self._left_by(handle, "samples", node, "json")
-            if data is not None:
-                os.makedirs(self._site.scratch, exist_ok=True)
-                stem = there.removesuffix(".jsonl")
-                Path(f"{stem}-{node}.jsonl" if node else there).write_bytes(data)
 
     # Ending
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
 from stoker.backends.base.archives import archive
 from stoker.backends.base.platforms import Away
+from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.core import mailbox
 from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
 from stoker.core.mailbox import MailEnd, MailOrder, MailPiece, MailState
+from stoker.core.plan import Job, JobStatus
 from stoker.core.protocol import RESULT
+from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.store import notes
 
 ABOUT: Final = "about.json"
@@ -152,6 +155,35 @@ def orders(box: str) -> Iterator[tuple[Letter, OrderInfo | None, MailState | Non
 def result(letter: Letter) -> bytes | None:
     """The result of an order's job; None where it left none."""
     return asked("result", lambda: notes.get(f"{letter.folder}/{RESULT}"))
+
+
+def went_well(letter: Letter) -> bool:
+    """Whether an order's job is over with a result that is a success."""
+    data = result(letter)
+    return data is not None and read_result(data).ok
+
+
+def status_of(job: Job, news: LetterNews, *, ended: bool) -> JobStatus:
+    """The status of a job whose program has said that it is over; `ended`: it was told to end."""
+    if news.result is not None:
+        return of_boot(read_result(news.result), None, memory=int(job.step.settings.resources.get("memory", 0)))
+    if ended:
+        return failed(CANCELLED)
+    code = news.state.code
+    why = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return attrs.evolve(failed(WORKER_LOST, f"Stoker's worker ended without a result: {why}"), exit_code=code)
+
+
+def keep_samples(job: Job, path: str, samples: Iterable[bytes | None]) -> None:
+    """Bring the samples of a job's devices here, of each node, where the receipt is made: to `path` and beside it."""
+    if not job.step.settings.resources.gpus_per_node or job.kind != "step":
+        return
+    stem, dot, ending = path.rpartition(".")
+    for node, data in enumerate(samples):
+        if data is not None:
+            place = Path(f"{stem}-{node}{dot}{ending}" if node else path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
 
 
 def samples(letter: Letter) -> bytes | None:

@@ -15,7 +15,7 @@ import sys
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.base.checks import own_visibility, ranks_elsewhere
 from stoker.backends.base.platforms import Away
 from stoker.backends.base.watched import Watched
 from stoker.backends.ray import tasks as raytasks
@@ -31,8 +31,6 @@ from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import size_text
 from stoker.core.words import count_text, shown
-from stoker.launchers.registry import launcher_named
-from stoker.vendors.table import NO_DEVICES
 
 NO_CONTAINER: Final = "STK180"
 CANNOT: Final = "STK181"
@@ -68,15 +66,9 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site, *, shares: boo
         yield report.error(NO_CONTAINER, f"asks for {packages.text}", why, fix)
     yield from _devices(step, settings, report)
     yield from _translated(step, report)
-    for name in sorted(set(step.settings.environment) & set(NO_DEVICES)):
-        why = "Ray chooses the step's devices; another choice could be somebody else's"
-        yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
-    launch = step.settings.launch
-    head = None if launch is None else launcher_named(launch.launcher).head(launch.arguments or {})
-    if head is not None and step.settings.resources.get("nodes", 1) > 1:
-        what = f"starts its ranks on several nodes by {head.program}"
-        why = f"{head.program} reaches other nodes by ssh or a scheduler, and Ray is neither to it"
-        yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
+    yield from own_visibility(step, "Ray chooses the step's devices; another choice could be somebody else's")
+    nodes = step.settings.resources.get("nodes", 1)
+    yield from ranks_elsewhere(step, nodes, CANNOT, "Ray is neither to it")
     if is_folder_elsewhere(site.artifacts) or (not shares and "://" not in site.artifacts):
         what = f"runs on a Ray cluster that does not see the artifact store {site.artifacts}"
         why = "a step loads its inputs from there and saves its outputs there"

@@ -18,7 +18,7 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.adoption import EarlierJob, EarlierJobs
+from stoker.backends.base.adoption import EarlierJobs
 from stoker.backends.base.archives import archive
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
@@ -247,17 +247,8 @@ class RayPlatform:
             self._unheard.remove(program)
             program.steps, program.earlier = program.taken_steps, False
             self._programs.append(program)
-            self._earlier.add(
-                EarlierJob(
-                    run=program.run,
-                    key=step["key"],
-                    kind=step["kind"],
-                    attempt=step["attempt"],
-                    digest=step["digest"],
-                    handle=(program, number),
-                )
-                for number, step in enumerate(program.names)
-            )
+            for number, step in enumerate(program.names):
+                self._earlier.note(program.run, step, (program, number))
 
     def _program(self, id: str, run: str, folder: str) -> RayProgram:
         source: RecordSource = JournalFile(f"{folder}/journal") if self._shares else DashboardLog(self._jobs, id)

@@ -14,7 +14,7 @@ from typing import Any, Final, Iterable, Iterator, Literal, Mapping
 from stoker.backends.aws.api import command_line, misfit
 from stoker.backends.aws.jobs import JOB, LATER, PASSED, TOKEN_TAG, WORKER, lines_by_hand, passed
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.base.checks import own_visibility, ranks_elsewhere
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes.check import image_environment
 from stoker.backends.sagemaker import requests
@@ -27,8 +27,6 @@ from stoker.core.imagenames import ECR_HOST
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import UNSET, duration_text, size_text, value_or
-from stoker.launchers.registry import launcher_named
-from stoker.vendors.table import NO_DEVICES
 
 CANNOT: Final = "STK360"
 TRANSLATED: Final = "STK361"
@@ -51,7 +49,8 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Fi
     yield from _environment(step, report)
     yield from _account(settings, report)
     yield from _image(step, settings, site, report)
-    yield from _ranks(step, report)
+    nodes = step.settings.resources.get("nodes", 1)
+    yield from ranks_elsewhere(step, nodes, CANNOT, "containers of SageMaker have neither")
     if not site.artifacts.startswith("s3://"):
         what = f"runs on an instance of SageMaker's, which cannot have the artifact store {site.artifacts}"
         why = "SageMaker brings a job's document from S3 alone, and the step loads and saves there"
@@ -150,9 +149,7 @@ def _time(step: StepPlan, settings: SagemakerSettings, report: Reporter) -> Iter
 
 
 def _environment(step: StepPlan, report: Reporter) -> Iterator[Finding]:
-    for name in sorted(set(step.settings.environment) & set(NO_DEVICES)):
-        why = "the step has all devices of its instance; another choice leaves some of them idle"
-        yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
+    yield from own_visibility(step, "the step has all devices of its instance; another choice leaves some of them idle")
     # What the container needs besides: the job's folder, the worker's place, and the region and address of S3.
     words = too_much({**image_environment(step), **dict.fromkeys(map(str, range(2 + len(PASSED))), "")})
     if words:
@@ -205,15 +202,6 @@ def _image(step: StepPlan, settings: SagemakerSettings, site: Site, report: Repo
     if docker is not None and not is_built and not value_or(docker.parent_image, "") and not step.image:
         fix = "docker.parent_image=…dkr.ecr…, or docker=null"
         yield report.refused(IMAGE, "has docker settings that name no image", "nothing is to be built", fix)
-
-
-def _ranks(step: StepPlan, report: Reporter) -> Iterator[Finding]:
-    launch, nodes = step.settings.launch, step.settings.resources.get("nodes", 1)
-    head = None if launch is None else launcher_named(launch.launcher).head(launch.arguments or {})
-    if head is not None and nodes > 1:
-        what = f"starts its ranks on several nodes by {head.program}"
-        why = f"{head.program} reaches other nodes by ssh or a scheduler, and containers of SageMaker have neither"
-        yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
 
 
 class SagemakerBackend(Watched):

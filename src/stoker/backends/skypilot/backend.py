@@ -12,7 +12,7 @@ import shlex
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.base.checks import own_visibility, ranks_elsewhere
 from stoker.backends.base.secrets import credentials
 from stoker.backends.base.watched import Watched
 from stoker.backends.skypilot import catalog, requests
@@ -27,8 +27,6 @@ from stoker.core.findings import Finding, Reporter
 from stoker.core.mailbox import JOB, MailOrder, order_folder, order_note
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.units import duration_text, size_text, value_or
-from stoker.launchers.registry import launcher_named
-from stoker.vendors.table import NO_DEVICES
 
 CANNOT: Final = "STK320"
 TRANSLATED: Final = "STK321"
@@ -52,15 +50,9 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Fi
         return
     yield from _resources(step, settings, report)
     yield from _image(step, settings, site, report)
-    for name in sorted(set(step.settings.environment) & set(NO_DEVICES)):
-        why = "SkyPilot chooses the step's devices; another choice could be somebody else's"
-        yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
-    launch = step.settings.launch
-    head = None if launch is None else launcher_named(launch.launcher).head(launch.arguments or {})
-    if head is not None and requests.nodes_asked(step, settings) > 1:
-        what = f"starts its ranks on several nodes by {head.program}"
-        why = f"{head.program} reaches other nodes by ssh or a scheduler, and a task of SkyPilot's has neither for it"
-        yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
+    yield from own_visibility(step, "SkyPilot chooses the step's devices; another choice could be somebody else's")
+    nodes = requests.nodes_asked(step, settings)
+    yield from ranks_elsewhere(step, nodes, CANNOT, "a task of SkyPilot's has neither for it")
     if settings.get("cluster_name") and requests.is_managed(step, options):
         what = f"names the cluster {settings.get('cluster_name')} and is a managed job"
         yield report.error(CANNOT, what, "a managed job has a cluster of its own", "remove one of the two")
