@@ -221,11 +221,13 @@ class AwsHandle(Generic[Place]):
     over_since: float = 0.0
     """When its end was first seen, on the monotonic clock; 0: not yet."""
     facts: dict[str, str] = attrs.field(factory=dict)
+    row: Mapping[str, Any] = attrs.field(factory=dict)
+    """As it was last described."""
 
     @property
     def text(self) -> str:
         """What people call it."""
-        return f"the job {self.place.name}"
+        raise NotImplementedError
 
     @property
     def memory(self) -> int:

@@ -1,7 +1,6 @@
 """AWS Batch: a step is a job, a fan-out an array, and a gang a multi-node parallel job.
 
-`definitions` makes the requests, `platform` sends and follows jobs through `client`, and `program` is what their
-containers run.
+`definitions` makes the requests, and `platform` sends and follows jobs through `client`.
 """
 
 from __future__ import annotations

@@ -134,8 +134,6 @@ class BatchJob(AwsJob):
 class BatchHandle(AwsHandle[BatchJob]):
     """A job as the job of AWS Batch, an element of an array, or the nodes of a multi-node parallel job."""
 
-    row: Mapping[str, Any] = attrs.field(factory=dict)
-    """As it was last described."""
     explain_at: float = 0.0
     """When to look why it waits, on the monotonic clock."""
 
@@ -146,7 +144,6 @@ class BatchHandle(AwsHandle[BatchJob]):
 
     @property
     def text(self) -> str:
-        """What people call it."""
         return f"the job {self.id}"
 
 

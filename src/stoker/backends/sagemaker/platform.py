@@ -70,8 +70,6 @@ class TrainingHandle(AwsHandle[AwsJob]):
 
     modified: Any = None
     """The time of its last change that is known, by the list of jobs."""
-    row: Mapping[str, Any] = attrs.field(factory=dict)
-    """As it was last described."""
     shortages: int = 0
     """How often AWS had no instances for it."""
     short_since: float = 0.0
@@ -90,7 +88,6 @@ class TrainingHandle(AwsHandle[AwsJob]):
 
     @property
     def text(self) -> str:
-        """What people call it."""
         return f"the training job {self.name}"
 
 
