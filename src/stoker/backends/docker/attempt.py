@@ -31,7 +31,7 @@ from stoker.backends.docker.jobfiles import (
 )
 from stoker.backends.docker.lifecycle import (
     PATIENCE,
-    Attempt,
+    AttemptThread,
     archive,
     create_container,
     fetch_image,
@@ -96,7 +96,7 @@ class ContainerJob:
     """The step's memory limit in bytes; 0: none."""
 
 
-class ContainerAttempt(Attempt):
+class ContainerAttempt(AttemptThread):
     """Runs one attempt in a thread.
 
     `hand_over` is called, in the thread that polls, with the name and the first process of a job that holds devices.

@@ -254,7 +254,7 @@ class EndSignals:
             timer.cancel()
 
 
-class Attempt:
+class AttemptThread:
     """Runs one attempt in a thread, by `run`."""
 
     def __init__(self, engine: Engine, name: str, channel: Channel) -> None:

@@ -21,7 +21,7 @@ from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, re
 from stoker.backends.docker.engines import Engine
 from stoker.backends.docker.jobfiles import JobFiles, clear, collect, give, names_in_job, open_to_all
 from stoker.backends.docker.lifecycle import (
-    Attempt,
+    AttemptThread,
     archive,
     create_container,
     fetch_image,
@@ -72,7 +72,7 @@ class WarmJob:
     """The container in which an earlier driver ordered the job."""
 
 
-class WarmAttempt(Attempt):
+class WarmAttempt(AttemptThread):
     """Runs one attempt in a thread. `own` makes the attempt in a container of its own, for a job that turns out to need
     one."""
 
