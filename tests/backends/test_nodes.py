@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stoker.backends.base.nodes import NodeDevices, PlatformNode
-from stoker.backends.kubernetes.nodelist import nodes_of as kubernetes_nodes
-from stoker.backends.kubernetes.nodes import cluster_nodes
+from stoker.backends.kubernetes.explain.nodes import cluster_nodes
+from stoker.backends.kubernetes.explain.nodes import nodes_of as kubernetes_nodes
 from stoker.backends.ray.jobs import nodes_of as ray_nodes
 from stoker.backends.slurm.cluster import nodes_of as slurm_nodes
 from stoker.backends.slurm.cluster import parse_facts

@@ -13,7 +13,7 @@ import attrs
 
 from stoker.backends.aws.api import moment, whole
 from stoker.backends.aws.platform import AwsEnd, EndRow, Object, end_row
-from stoker.backends.kubernetes.pulls import pull_problem
+from stoker.backends.kubernetes.explain.refusals import pull_problem
 from stoker.core.status import (
     CANCELLED,
     CRASHED,

@@ -17,7 +17,7 @@ from stoker.backends.aws_batch.queues import JobQueue, NoQueue, QueueChoice, cho
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.checks import own_visibility, ranks_elsewhere
-from stoker.backends.kubernetes.check import OWN_IMAGE
+from stoker.backends.kubernetes.request.check import OWN_IMAGE
 from stoker.core.errors import nearest
 from stoker.core.findings import Finding, Reporter
 from stoker.core.hosts import is_folder_elsewhere

@@ -51,7 +51,7 @@ from stoker.backends.base import storeprogram
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
-from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.kubernetes.request.check import image_environment
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
 from stoker.core.resources import ResourceSettings

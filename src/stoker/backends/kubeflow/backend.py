@@ -19,7 +19,7 @@ from stoker.backends.kubeflow.api import ENDPOINT as ENDPOINT_VARIABLE
 from stoker.backends.kubeflow.api import KubeflowApi, address_of, named_host
 from stoker.backends.kubeflow.platform import KubeflowPlatform
 from stoker.backends.kubeflow.settings import FANOUT, KubeflowSettings
-from stoker.backends.kubernetes.check import STORE, check_pod
+from stoker.backends.kubernetes.request.check import STORE, check_pod
 from stoker.core.codec import to_json
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding, Reporter

@@ -16,7 +16,7 @@ from stoker.backends.aws.jobs import JOB, LATER, PASSED, TOKEN_TAG, WORKER, line
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.checks import own_visibility, ranks_elsewhere
 from stoker.backends.base.watched import Watched
-from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.kubernetes.request.check import image_environment
 from stoker.backends.sagemaker import requests
 from stoker.backends.sagemaker.client import SagemakerClient
 from stoker.backends.sagemaker.platform import SagemakerPlatform
