@@ -28,7 +28,7 @@ from typing import Any
 
 from tests.kubernetes.server.cluster import LocalCluster
 
-from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.api.client import Cluster
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import BackendError
 

@@ -12,7 +12,7 @@ import pytest
 @pytest.fixture(scope="session")
 def made_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home's folder `wheels` after runs in containers and on Kubernetes; the workers of pytest-xdist share it."""
-    from stoker.backends.kubernetes.jobs import worker_parts
+    from stoker.backends.kubernetes.request.jobs import worker_parts
     from stoker.images.wheel import compile_bundle, worker_bundle
 
     base = tmp_path_factory.getbasetemp()

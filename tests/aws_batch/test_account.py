@@ -14,11 +14,12 @@ from botocore.exceptions import ClientError
 from tests.aws_batch.test_check import IMAGE, plan_of
 from tests.servers.s3 import S3, running
 
-from stoker.backends.aws_batch import iam, probe, prove, registration, setup
-from stoker.backends.aws_batch.account import read_account
+from stoker.backends.aws import settings as awssettings
+from stoker.backends.aws.outside import STORE, policy, trust_policy
+from stoker.backends.aws_batch import outside, registration
+from stoker.backends.aws_batch.account import prove, read_account
 from stoker.backends.aws_batch.queues import QueueChoice, choose
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base import awsregions
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Check
 from stoker.core.resources import ResourceSettings
@@ -75,9 +76,9 @@ def api(server: S3) -> Direct:
 
 def _fill(api: Direct) -> None:
     """An account with three queues, two roles, an image and a log group."""
-    trust = json.dumps(iam.trust_policy())
+    trust = json.dumps(trust_policy(outside.TRUSTED))
     role = api.call("iam", "create_role", RoleName="step", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
-    other = trust.replace(iam.TRUSTED, "ec2.amazonaws.com")
+    other = trust.replace(outside.TRUSTED, "ec2.amazonaws.com")
     api.call("iam", "create_role", RoleName="instance", AssumeRolePolicyDocument=other)
     profile = api.call("iam", "create_instance_profile", InstanceProfileName="p")["InstanceProfile"]["Arn"]
     subnet = api.call("ec2", "describe_subnets")["Subnets"][0]["SubnetId"]
@@ -140,18 +141,18 @@ def test_a_plan_is_proved_against_the_account(api: Direct) -> None:
         plan_of({"accelerators": "trainium:1"}, {}),
         plan_of({}, {"queue": "nowhere"}),
     ]
-    [none, other, nowhere] = prove.prove(api, options, steps)
+    [none, other, nowhere] = prove(api, options, steps)
     assert (none.level, none.code) == ("error", "STK314")
     assert "gpu-q (p4d.24xlarge: 8 × A100), trn-q (trn1.32xlarge: 16 × trainium) holds H100:8" in none.what
     assert other.level == "warning" and "trn1.32xlarge" in other.what and "trn1.2xlarge" in other.what
     assert nowhere.level == "error" and "which the account has not" in nowhere.what
     denied = Direct(api.environment, frozenset({"describe_job_queues"}))
-    [silent] = prove.prove(denied, IMAGE, steps[:1])
+    [silent] = prove(denied, IMAGE, steps[:1])
     assert (silent.level, silent.code) == ("warning", "STK318") and "not authorized" in silent.why
 
 
 def checks(api: Direct, store: str = "s3://store/team", **settings: Any) -> dict[str, Check]:
-    return {one.name: one for one in probe.checks(api, BatchSettings(**settings), store)}
+    return {one.name: one for one in outside.checks(api, BatchSettings(**settings), store)}
 
 
 def test_doctor(api: Direct) -> None:
@@ -211,19 +212,19 @@ def test_doctor_with_fewer_rights(api: Direct, operation: str) -> None:
 
 
 def test_setup(api: Direct) -> None:
-    answers = setup.suggest(api, {"region": "us-east-1"})
+    answers = outside.suggest(api, {"region": "us-east-1"})
     assert sorted(answers["queues"].split(", ")) == ["cpu-q=FARGATE", "gpu-q=p4d.24xlarge", "trn-q=trn1.32xlarge"]
     settings = BatchSettings(region="us-east-1", **{name: text for name, text in answers.items() if text})
     assert settings.queues == {"cpu-q": ("FARGATE",), "gpu-q": ("p4d.24xlarge",), "trn-q": ("trn1.32xlarge",)}
     options = {"region": "us-east-1", "log_options": "awslogs-group:/new/steps"}
-    missing = setup.prepare(lambda settings: api, options, "s3://store/team")
+    missing = outside.prepare(lambda settings: api, options, "s3://store/team")
     assert missing is not None and missing.what == "the log group /new/steps" and missing.apply is not None
     missing.apply()
-    assert setup.prepare(lambda settings: api, options, "s3://store/team") is None
+    assert outside.prepare(lambda settings: api, options, "s3://store/team") is None
     denied = Direct(api.environment, frozenset({"describe_job_queues"}))
-    rights = setup.prepare(lambda settings: denied, options, "s3://store/team")
+    rights = outside.prepare(lambda settings: denied, options, "s3://store/team")
     assert rights is not None and rights.apply is None and "rights for arn:aws:sts::" in rights.what
-    assert '"arn:aws:s3:::store/team/*"' in rights.text and iam.EXECUTION_POLICY in rights.text
+    assert '"arn:aws:s3:::store/team/*"' in rights.text and outside.EXECUTION_POLICY in rights.text
     assert "arn:aws:logs:us-east-1:123456789012:log-group:/new/steps:log-stream:*" in rights.text
 
 
@@ -233,38 +234,38 @@ def test_the_usual_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     file = tmp_path / "config"
     monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
     with pytest.raises(SettingsError, match="no region is named"):
-        awsregions.usual_region()
+        awssettings.usual_region()
     file.write_text("[default]\nregion = eu-west-1\n[profile ml]\nregion = us-west-2\n")
-    assert awsregions.usual_region() == "eu-west-1"
+    assert awssettings.usual_region() == "eu-west-1"
     monkeypatch.setenv("AWS_PROFILE", "ml")
-    assert awsregions.usual_region() == "us-west-2"
+    assert awssettings.usual_region() == "us-west-2"
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    assert awsregions.usual_region() == "eu-north-1" and registration.SETUP.name("eu-north-1") == "batch-eu-north-1"
+    assert awssettings.usual_region() == "eu-north-1" and registration.SETUP.name("eu-north-1") == "batch-eu-north-1"
 
 
 def test_policies_are_those_that_iam_takes(api: Direct) -> None:
     """moto checks the grammar of policies as IAM does."""
     settings = BatchSettings(iam_role="arn:aws:iam::123456789012:role/step", execution_role="ecs")
     policies = {
-        "driver": iam.driver_policy(settings, account="123456789012", region="us-east-1", store="s3://store/team"),
-        "job": iam.job_policy(settings, store="s3://store"),
+        "driver": outside.driver_policy(settings, account="123456789012", region="us-east-1", store="s3://store/team"),
+        "job": policy(STORE, store="s3://store"),
     }
-    for name, policy in policies.items():
-        text = iam.policy_text(policy)
+    for name, granted in policies.items():
+        text = json.dumps(granted, indent=2)
         api.call("iam", "create_policy", PolicyName=name, PolicyDocument=text)
         assert len(text.replace(" ", "").replace("\n", "")) < 6144, "the size of a managed policy"
-    granted = {action for statement in policies["driver"]["Statement"] for action in statement["Action"]}
-    assert granted >= {"batch:SubmitJob", "iam:PassRole", "s3:GetObject"} and "*" not in granted
+    actions = {action for statement in policies["driver"]["Statement"] for action in statement["Action"]}
+    assert actions >= {"batch:SubmitJob", "iam:PassRole", "s3:GetObject"} and "*" not in actions
     passed = next(one for one in policies["driver"]["Statement"] if one["Action"] == ["iam:PassRole"])["Resource"]
     assert passed == ["arn:aws:iam::123456789012:role/ecs", "arn:aws:iam::123456789012:role/step"]
     assert policies["job"]["Statement"][0]["Resource"] == "arn:aws:s3:::store/*"
 
 
 def test_regions() -> None:
-    assert awsregions.complete_region(" EU-west-1 ") == "eu-west-1" and awsregions.complete_region("us-gov-east-1")
-    assert awsregions.complete_region("eusc-de-east-1")
+    assert awssettings.complete_region(" EU-west-1 ") == "eu-west-1" and awssettings.complete_region("us-gov-east-1")
+    assert awssettings.complete_region("eusc-de-east-1")
     with pytest.raises(SettingsError, match="is no region"):
-        awsregions.complete_region("Ireland")
+        awssettings.complete_region("Ireland")
 
 
 def test_from_a_region_to_a_stack(project: Any, api: Direct, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import attrs
 import pytest
 from tests.aws_batch.test_queues import environment, queue
 
-from stoker.backends.aws_batch.causes import ENDS, BatchEnd, end_of, gang_end, last_container
+from stoker.backends.aws.platform import AwsEnd
+from stoker.backends.aws_batch.causes import ENDS, end_of, gang_end, last_container
 from stoker.backends.aws_batch.why import REASONS, why_waiting
 from stoker.core import status
 from stoker.core.status import CAUSES
@@ -172,7 +173,7 @@ def test_no_end_yet(state: str) -> None:
 
 
 def test_success_and_attempts() -> None:
-    assert end_of({"status": "SUCCEEDED", "container": {"exitCode": 0}}) == BatchEnd(
+    assert end_of({"status": "SUCCEEDED", "container": {"exitCode": 0}}) == AwsEnd(
         state="succeeded", message="finished", exit_code=0
     )
     attempts = [{"container": {"exitCode": 1}}, {"container": {"exitCode": 139, "logStreamName": "s/2"}}]

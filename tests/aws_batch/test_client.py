@@ -12,11 +12,11 @@ import pytest
 from tests.backends.fields import BATCH
 from tests.backends.test_every_field import SITE, job_of
 
+from stoker.backends.aws.api import TRIES, AwsError
+from stoker.backends.aws.platform import StreamReader
 from stoker.backends.aws_batch.client import BatchClient
 from stoker.backends.aws_batch.platform import BatchHandle, BatchJob, BatchPlatform
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import TRIES, AwsError
-from stoker.backends.base.awslogs import StreamReader
 from stoker.core.errors import Away, BackendError
 from stoker.core.settings import StepSettings
 
@@ -184,6 +184,6 @@ def test_a_job_whose_queue_may_not_be_seen_waits_all_the_same(service: Service) 
     row = {"jobId": "j-1", "jobName": "j", "jobQueue": "q", "status": "RUNNABLE", "jobDefinition": "d", "startedAt": 1}
     denied = {"message": "User is not authorized to perform: batch:DescribeJobQueues"}
     service.answers = [(200, "", {"jobs": [row]}), (403, "AccessDeniedException", denied)]
-    place = BatchJob(id="j-1", name="j", queue="q", run="run1", token="t", folder="s3://b/f", about=[{}])
+    place = BatchJob(id="j-1", name="j", queue="q", folder="s3://b/f", about=[{}], seen=0.0)
     report = platform.look({"a": BatchHandle(job=job_of(BATCH, StepSettings()), place=place)})["a"]
     assert report.status is None and "waits in its queue" in report.message

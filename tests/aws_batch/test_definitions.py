@@ -15,11 +15,11 @@ import pytest
 from botocore import xform_name
 from botocore.validate import validate_parameters
 
+from stoker.backends.aws.api import misfit
+from stoker.backends.aws.instances import expand, table
 from stoker.backends.aws_batch import definitions
 from stoker.backends.aws_batch.definitions import BatchRequest, fargate_sizes, job_definition, sizes_of, submission
-from stoker.backends.aws_batch.instances import expand, table
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import misfit
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.resources import ResourceSettings
 

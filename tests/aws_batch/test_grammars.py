@@ -22,13 +22,13 @@ from tests.aws_batch.test_instances import EC2
 from tests.aws_batch.test_queues import CHOICES, ENVIRONMENTS, queue
 from tests.servers.awsmodel import NEWER, service, thinned
 
+from stoker.backends.aws.api import amount, moment, whole
+from stoker.backends.aws.instances import described
+from stoker.backends.aws.outside import _trusted
 from stoker.backends.aws_batch.causes import end_of
-from stoker.backends.aws_batch.instances import described
-from stoker.backends.aws_batch.probe import _trusted
 from stoker.backends.aws_batch.queues import QueueChoice, choose, queues_of_account
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.aws_batch.why import why_waiting
-from stoker.backends.base.aws import amount, moment, whole
 from stoker.core.resources import ResourceSettings
 
 SEEDS = st.integers(0, 2**32).map(random.Random)

@@ -11,7 +11,7 @@ import attrs
 import moto
 import pytest
 
-from stoker.backends.aws_batch.instances import CORES, described, expand, instance_type, table
+from stoker.backends.aws.instances import CORES, described, expand, instance_type, table
 from stoker.core.accelerators import MODELS
 
 EC2 = Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz"

@@ -21,9 +21,9 @@ import attrs
 import pytest
 from tests.servers.containers import Engine
 
+from stoker.backends.aws.instances import table
 from stoker.backends.aws_batch import definitions, neuron
 from stoker.backends.aws_batch.definitions import BatchRequest, job_definition
-from stoker.backends.aws_batch.instances import table
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.core.resources import ResourceSettings
 from stoker.devices.probe import visible

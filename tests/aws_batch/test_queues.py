@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.aws_batch.instances import InstanceType
+from stoker.backends.aws.instances import InstanceType
 from stoker.backends.aws_batch.queues import (
     JobQueue,
     NoQueue,

@@ -15,7 +15,7 @@ import attrs
 from tests.slurm.test_settings import TAKEN
 
 from stoker.backends.base.backend import DetachedRun, DriverStart
-from stoker.backends.kubernetes import detach as k8sdetach
+from stoker.backends.kubernetes.running import detach as k8sdetach
 from stoker.backends.slurm import detach as slurmdetach
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.codec import to_json

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from stoker.backends.base.nodes import NodeDevices, PlatformNode
-from stoker.backends.kubernetes.nodelist import nodes_of as kubernetes_nodes
-from stoker.backends.kubernetes.nodes import cluster_nodes
-from stoker.backends.ray.nodelist import nodes_of as ray_nodes
+from stoker.backends.kubernetes.explain.nodes import cluster_nodes
+from stoker.backends.kubernetes.explain.nodes import nodes_of as kubernetes_nodes
+from stoker.backends.ray.jobs import nodes_of as ray_nodes
+from stoker.backends.slurm.cluster import nodes_of as slurm_nodes
 from stoker.backends.slurm.cluster import parse_facts
-from stoker.backends.slurm.nodelist import nodes_of as slurm_nodes
 
 SINFO = """gpu|2|96|2000000|0|(null)|gpu:h100:8(S:0-1)|idle|gpu[01-02]
 gpu|1|96|2000000|0|(null)|gpu:h100:8|mixed|gpu03

@@ -94,7 +94,7 @@ def test_the_measure() -> None:
 UNUSED = (
     "random",
     "shutil",
-    "stoker.backends.aws_batch",
+    "stoker.backends.aws",
     "stoker.backends.kubernetes",
     "stoker.core.orders",
     "stoker.core.hosts",

@@ -56,10 +56,10 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "transformers": ("stoker.integrations.huggingface.callback",),  # the user's own, whose trainer calls it
     "uvicorn": ("stoker.ui",),
     "urllib3": ("stoker.backends.docker.engines",),
-    "botocore": ("stoker.backends.base.aws",),
+    "botocore": ("stoker.backends.aws.api",),
     "yaml": (
         "stoker.plan",
-        "stoker.backends.kubernetes.access",
+        "stoker.backends.kubernetes.api.access",
         "stoker.backends.kubeflow.compile",
         "stoker.backends.base.byhand",
     ),

@@ -12,7 +12,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow.settings import KubeflowSettings
-from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.core.resources import ResourceSettings
 
 

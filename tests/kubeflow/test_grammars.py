@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.kubeflow.api import KubeflowApi
-from stoker.backends.kubeflow.identity import end_of
+from stoker.backends.kubeflow.api import KubeflowApi, end_of
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.errors import BackendError
 

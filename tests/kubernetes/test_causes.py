@@ -7,9 +7,9 @@ from typing import Any, Iterator, NamedTuple, Sequence
 import pytest
 from tests.kubernetes.recordings import Recording, WatchEvent, names, recording
 
-from stoker.backends.kubernetes import causes
-from stoker.backends.kubernetes.causes import JobEnd
-from stoker.backends.kubernetes.objects import uid
+from stoker.backends.kubernetes.explain import causes
+from stoker.backends.kubernetes.explain.causes import JobEnd
+from stoker.backends.kubernetes.objects import INDEX, uid
 from stoker.core import status
 
 Object = dict[str, Any]
@@ -315,7 +315,7 @@ def test_elements_of_a_fan_out_end_one_by_one() -> None:
     for event, world in replay(recording("15c-gang-member-fails-per-index")):
         for job in world.jobs.values():
             for index in range(4):
-                mine = [pod for pod in world.pods_of(job) if pod["metadata"]["labels"][causes.INDEX] == str(index)]
+                mine = [pod for pod in world.pods_of(job) if pod["metadata"]["labels"][INDEX] == str(index)]
                 end = causes.element_end(job, index, mine, gone=world.gone)
                 if end is not None:
                     first.setdefault(index, (event.t, end))
@@ -424,7 +424,7 @@ def test_a_gang_whose_rank_was_preempted_is_not_blamed_on_those_that_missed_it()
     pods = []
     for index, moment, conditions in ((0, "05:00:02", []), (1, "05:00:09", [gone])):
         pod = pod_of({"exitCode": 1 + 142 * index, "finishedAt": f"2026-11-21T{moment}Z"}, conditions=conditions)
-        pod["metadata"] = {**pod["metadata"], "uid": f"pod{index}", "labels": {causes.INDEX: str(index)}}
+        pod["metadata"] = {**pod["metadata"], "uid": f"pod{index}", "labels": {INDEX: str(index)}}
         pods.append(pod)
     end = causes.end_of(job, pods)
     assert end is not None

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.backends.kubernetes import check as k8scheck
+from stoker.backends.kubernetes.request import check as k8scheck
 from stoker.config import Component, Stack
 from stoker.core.docker import DockerSettings
 from stoker.core.plan import Site, StepPlan

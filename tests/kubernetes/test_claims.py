@@ -17,10 +17,10 @@ import pytest
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_prove import STEP
 
-from stoker.backends.kubernetes import claims, storepod
-from stoker.backends.kubernetes.claims import ClaimFiles, claim_store, complete
-from stoker.backends.kubernetes.client import ApiError
-from stoker.backends.kubernetes.proveclaim import prove_claim
+from stoker.backends.kubernetes.api.client import ApiError
+from stoker.backends.kubernetes.proof.prove import prove_claim
+from stoker.backends.kubernetes.request import claims, storepod
+from stoker.backends.kubernetes.request.claims import ClaimFiles, claim_store, complete
 from stoker.core.errors import BackendError, DiskFull, SettingsError
 from stoker.core.findings import Finding
 

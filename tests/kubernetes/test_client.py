@@ -21,11 +21,11 @@ import pytest
 import yaml
 from tests.kubernetes.server.cluster import LocalCluster
 
-from stoker.backends.kubernetes.client import ApiError, Cluster, Stream
-from stoker.backends.kubernetes.execution import Execution
-from stoker.backends.kubernetes.explaining import Explanations
-from stoker.backends.kubernetes.follow import Follower, Log, Watch
-from stoker.backends.kubernetes.nodes import ClusterNodes
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, Stream
+from stoker.backends.kubernetes.api.execution import Execution
+from stoker.backends.kubernetes.api.follow import Follower, Log, Watch
+from stoker.backends.kubernetes.explain.nodes import ClusterNodes
+from stoker.backends.kubernetes.explain.pending import Explanations
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import Away, BackendError, SettingsError
 

@@ -13,10 +13,9 @@ from tests.conftest import Project
 from tests.kubernetes.clusters import CLUSTERS
 from tests.kubernetes.server.cluster import LocalCluster
 
-from stoker.backends.kubernetes.nodelist import nodes_of
-from stoker.backends.kubernetes.nodes import cluster_nodes, largest_text, obstacles_text
+from stoker.backends.kubernetes.explain.nodes import cluster_nodes, largest_text, nodes_of, obstacles_text
 from stoker.backends.kubernetes.objects import name
-from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.resources import ResourceSettings
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.kubernetes.client import ApiError
-from stoker.backends.kubernetes.deletions import Deletions
-from stoker.backends.kubernetes.handles import JobObject
+from stoker.backends.kubernetes.api.client import ApiError
+from stoker.backends.kubernetes.running.ending import Deletions
+from stoker.backends.kubernetes.running.handles import JobObject
 
 
 class Client:

@@ -22,7 +22,10 @@ from tests.servers import postgres
 from tests.servers.postgres import Server
 
 from stoker.backends.base.backend import DetachedRun, DriverStart
-from stoker.backends.kubernetes import detach, drivers, jobs, rbac, setup
+from stoker.backends.kubernetes.api import rbac
+from stoker.backends.kubernetes.proof import setup
+from stoker.backends.kubernetes.request import jobs
+from stoker.backends.kubernetes.running import detach, ending
 from stoker.client.leftjobs import note_lost_driver
 from stoker.core.errors import UsageError
 from stoker.core.plan import Code
@@ -145,7 +148,7 @@ def give_rights(cluster: LocalCluster, store: str = "") -> None:
 
 
 def names(cluster: LocalCluster, kind: str) -> list[str]:
-    selector = f"?labelSelector={drivers.DRIVER}"
+    selector = f"?labelSelector={ending.DRIVER}"
     path = JOBS if kind == "jobs" else f"/api/v1/namespaces/default/{kind}"
     return [one["metadata"]["name"] for one in cluster.get(path + selector)["items"]]
 
@@ -367,4 +370,4 @@ def test_the_rights_of_a_driver_are_no_rights_on_the_cluster() -> None:
     alone, claims = rbac.driver_rights((), claims=False), rbac.driver_rights((), claims=True)
     assert not any(right.cluster for right in claims)
     assert {right.resource for right in claims} - {right.resource for right in alone} == {"persistentvolumeclaims"}
-    assert jobs.RUN != drivers.DRIVER, "a driver ends what has the label of its run"
+    assert jobs.RUN != ending.DRIVER, "a driver ends what has the label of its run"

@@ -14,10 +14,11 @@ from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_probe import team
 from tests.kubernetes.test_prove import need
 
-from stoker.backends.kubernetes import rbac, setup
-from stoker.backends.kubernetes.client import Cluster
-from stoker.backends.kubernetes.pods import PodRequest
-from stoker.backends.kubernetes.prove import groups_of, prove
+from stoker.backends.kubernetes.api import rbac
+from stoker.backends.kubernetes.api.client import Cluster
+from stoker.backends.kubernetes.proof import setup
+from stoker.backends.kubernetes.proof.prove import groups_of, prove
+from stoker.backends.kubernetes.request.pods import PodRequest
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.resources import ResourceSettings
 

@@ -8,10 +8,10 @@ import json
 import pytest
 from tests.kubernetes.recordings import names, recording
 
-from stoker.backends.kubernetes.causes import element_end, end_of
-from stoker.backends.kubernetes.kept import Specs, kept_job
+from stoker.backends.kubernetes.api.follow import Specs, kept_job
+from stoker.backends.kubernetes.explain.causes import element_end, end_of
+from stoker.backends.kubernetes.explain.pending import no_news, why_pending
 from stoker.backends.kubernetes.objects import Object, index_of, uid
-from stoker.backends.kubernetes.pending import no_news, why_pending
 
 
 def owned(job: Object, pods: list[Object]) -> list[Object]:

@@ -6,7 +6,7 @@ from typing import Mapping
 
 import pytest
 
-from stoker.backends.kubernetes import nodelabels
+from stoker.backends.kubernetes.explain import nodelabels
 from stoker.core.accelerators import MODELS
 
 

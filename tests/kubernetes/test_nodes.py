@@ -9,7 +9,7 @@ import pytest
 from tests.kubernetes.clusters import CLUSTERS
 from tests.kubernetes.recordings import recording
 
-from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes, obstacles_text, pod_request
+from stoker.backends.kubernetes.explain.nodes import ClusterNodes, cluster_nodes, obstacles_text, pod_request
 
 GPU = "nvidia.com/gpu"
 

@@ -9,11 +9,11 @@ from tests.kubernetes.recordings import Recording, names, recording
 from tests.kubernetes.test_causes import World, replay
 from tests.kubernetes.test_nodes import node
 
-from stoker.backends.kubernetes import pending
-from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes
+from stoker.backends.kubernetes.explain import pending
+from stoker.backends.kubernetes.explain.nodes import ClusterNodes, cluster_nodes
+from stoker.backends.kubernetes.explain.pending import Patience, Pending
+from stoker.backends.kubernetes.explain.refusals import pull_problem
 from stoker.backends.kubernetes.objects import index_of, uid
-from stoker.backends.kubernetes.pending import Patience, Pending
-from stoker.backends.kubernetes.pulls import pull_problem
 from stoker.core import status
 
 Object = dict[str, Any]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.kubernetes.server.schemas import flaws
 from tests.kubernetes.server.volumes import expanded
 
-from stoker.backends.aws_batch import instances
-from stoker.backends.kubernetes import nodelabels
-from stoker.backends.kubernetes.accelerators import accelerator_request
-from stoker.backends.kubernetes.pods import (
+from stoker.backends.aws import instances
+from stoker.backends.kubernetes.explain import nodelabels
+from stoker.backends.kubernetes.request.accelerators import accelerator_request
+from stoker.backends.kubernetes.request.pods import (
     PodMount,
     PodRequest,
     admission,

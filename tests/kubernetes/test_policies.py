@@ -9,9 +9,8 @@ import pytest
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_prove import need
 
-from stoker.backends.kubernetes.client import Cluster
-from stoker.backends.kubernetes.policies import policies_between
-from stoker.backends.kubernetes.prove import prove
+from stoker.backends.kubernetes.api.client import Cluster
+from stoker.backends.kubernetes.proof.prove import policies_between, prove
 from stoker.backends.kubernetes.settings import KubernetesSettings
 
 OURS = {"app.kubernetes.io/managed-by": "stoker", "team": "ml"}

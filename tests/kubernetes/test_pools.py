@@ -315,7 +315,7 @@ def enter_a_step(kube: Any, cluster: LocalCluster) -> None:
                 assert b"".join(iter(lambda: here.recv(100), b"")) == b"pong"
             forwarding.send_signal(signal.SIGINT)
             assert forwarding.wait(60) == 130
-    module = [sys.executable, "-m", "stoker.backends.kubernetes.podcommand"]
+    module = [sys.executable, "-m", "stoker.backends.kubernetes.running.beside"]
     access = json.dumps({"kubeconfig": str(cluster.kubeconfig)})
     done = kube.command([*module, access, "default", pod, "step", "--", "no-such-shell"], code=125)
     assert "has no no-such-shell" in done.stderr and "STK345" in done.stderr
@@ -406,7 +406,7 @@ def test_steps_beyond_all_pods_go_alone_where_that_helps(
     """Where the pods that take several wait for room, pods of their own would wait behind them: with 256 pods asked for
     on a cluster with room for 40, a run of a thousand got 744 of them, and those that take several stood idle."""
     cluster.reset([{"name": "only", "capacity": {"cpu": "64", "memory": "64Gi", "pods": str(places)}}])
-    few = 'if __name__ == "__main__":\n    from stoker.backends.kubernetes import pools\n    pools.MOST = 6\n'
+    few = 'if __name__ == "__main__":\n    from stoker.backends.kubernetes.warm import pools\n    pools.MOST = 6\n'
     text = program(tmp_path, length=0.5).replace('if __name__ == "__main__":\n', few)
     kube.write({"train.py": text})
     kube.run("train.py", "many", "12", timeout=180.0)
@@ -450,7 +450,7 @@ def test_a_warm_pod_that_is_ended_before_it_began_anything_ends_with_0(tmp_path:
     """Pods that start while a run ends are no errors of its Job's."""
     program = (
         "import os, signal, sys\n"
-        "from stoker.backends.kubernetes import poolpod\n"
+        "from stoker.backends.kubernetes.warm import poolpod\n"
         "poolpod.unpack = lambda worker, bundle: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.exit(poolpod.main(['keep', sys.argv[1], sys.argv[1], '{}']))\n"
     )

@@ -9,8 +9,8 @@ import pytest
 from tests.kubernetes.server.cluster import LocalCluster
 
 from stoker.backends.base.backend import ProbeRequest
-from stoker.backends.kubernetes import rbac
-from stoker.backends.kubernetes.probe import hello_job, probe
+from stoker.backends.kubernetes.api import rbac
+from stoker.backends.kubernetes.proof.probe import hello_job, probe
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.findings import Check
 

@@ -13,12 +13,11 @@ from tests.kubernetes.clusters import CLUSTERS, node
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_probe import team
 
-from stoker.backends.kubernetes import rbac
-from stoker.backends.kubernetes.client import ApiError, Cluster
-from stoker.backends.kubernetes.nodelist import nodes_of
-from stoker.backends.kubernetes.nodes import cluster_nodes
-from stoker.backends.kubernetes.pods import PodRequest, pod_template
-from stoker.backends.kubernetes.prove import PodNeed, needs_of, prove
+from stoker.backends.kubernetes.api import rbac
+from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.explain.nodes import cluster_nodes, nodes_of
+from stoker.backends.kubernetes.proof.prove import PodNeed, needs_of, prove
+from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.findings import Finding
 from stoker.core.plan import StepPlan

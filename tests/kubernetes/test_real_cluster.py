@@ -23,7 +23,7 @@ import attrs
 import pytest
 from tests.kubernetes.server.cluster import REPOSITORY, LocalCluster
 
-from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.api.client import Cluster
 from stoker.backends.kubernetes.objects import index_of
 from stoker.backends.kubernetes.settings import KubernetesSettings
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from tests.kubernetes.recordings import names, recording
 
-from stoker.backends.kubernetes import rbac
-from stoker.backends.kubernetes.refusals import refusal_of
+from stoker.backends.kubernetes.api import rbac
+from stoker.backends.kubernetes.explain.refusals import refusal_of
 from stoker.core import status
 
 VIEWER = "system:serviceaccount:rec-18-forbidden:viewer"

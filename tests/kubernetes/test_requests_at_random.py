@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 from tests.backends.fields import KUBERNETES
 
-from stoker.backends.kubernetes.accelerators import accelerator_request
-from stoker.backends.kubernetes.pods import CONTAINER, PodRequest, companions, pod_template
+from stoker.backends.kubernetes.request.accelerators import accelerator_request
+from stoker.backends.kubernetes.request.pods import CONTAINER, PodRequest, companions, pod_template
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.accelerators import MODELS
 from stoker.core.errors import SettingsError

@@ -11,7 +11,8 @@ import yaml
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_probe import BINDINGS, team
 
-from stoker.backends.kubernetes import rbac, setup
+from stoker.backends.kubernetes.api import rbac
+from stoker.backends.kubernetes.proof import setup
 
 
 @pytest.fixture

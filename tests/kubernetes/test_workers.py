@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.kubernetes.server.cluster import LocalCluster
 
-from stoker.backends.kubernetes.client import ApiError, Cluster
-from stoker.backends.kubernetes.jobs import worker_names
+from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.request.jobs import worker_names
+from stoker.backends.kubernetes.running.sending import bring_worker, leave_worker, sweep_workers
 from stoker.backends.kubernetes.settings import KubernetesSettings
-from stoker.backends.kubernetes.workers import bring_worker, leave_worker, sweep_workers
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 WORKERS = f"{MAPS}?labelSelector=stoker/worker"

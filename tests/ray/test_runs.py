@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.servers.raycluster import TOKEN, RayCluster
 
-from stoker.backends.ray.besidejob import METADATA
+from stoker.backends.ray.beside import METADATA
 from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.settings import RaySettings
 

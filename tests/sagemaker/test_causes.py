@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from tests.sagemaker.model import service
 
+from stoker.backends.aws.platform import AwsEnd
 from stoker.backends.sagemaker.causes import (
     ENDS,
     OVER,
     PREPARING,
     WAITING,
     Quota,
-    TrainingEnd,
     end_of,
     is_running,
     quota_of,
@@ -50,7 +50,7 @@ REASONS = {
 }
 
 
-def ended(reason: str = "", *, state: str = "Failed", secondary: str = "Failed") -> TrainingEnd:
+def ended(reason: str = "", *, state: str = "Failed", secondary: str = "Failed") -> AwsEnd:
     end = end_of({"TrainingJobStatus": state, "SecondaryStatus": secondary, "FailureReason": reason})
     assert end is not None
     return end

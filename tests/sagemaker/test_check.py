@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.sagemaker.check import check
+from stoker.backends.sagemaker.backend import check
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError

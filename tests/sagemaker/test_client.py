@@ -13,9 +13,10 @@ import pytest
 from tests.sagemaker.account import IMAGE, ROLE, SagemakerAccount
 from tests.sagemaker.test_requests import BASE, SITE, job_of
 
-from stoker.backends.base.aws import AwsError
+from stoker.backends.aws.api import AwsError
+from stoker.backends.aws.outside import trust_policy
 from stoker.backends.base.platforms import JobReport
-from stoker.backends.sagemaker import leftovers, platform, probe, rights
+from stoker.backends.sagemaker import outside, platform
 from stoker.backends.sagemaker.client import SagemakerClient
 from stoker.backends.sagemaker.platform import SagemakerPlatform, waits_for
 from stoker.backends.sagemaker.settings import SagemakerSettings
@@ -66,9 +67,9 @@ def test_a_name_is_taken_once(client: SagemakerClient, sagemaker_account: Sagema
     row = client.describe(names[0])
     assert row is not None and row["SecondaryStatus"] == "Starting"
     for name in names:
-        client.stop(name)
+        client.end(name)
     sagemaker_account.control(hold=False)
-    client.stop("stoker-never-was")
+    client.end("stoker-never-was")
     assert client.describe("stoker-never-was") is None
     assert client.streams("stoker-never-was") == []
 
@@ -186,20 +187,20 @@ def test_without_the_right_to_read_logs_lines_come_from_the_copy(
 
 
 def test_doctor(client: SagemakerClient, sagemaker_account: SagemakerAccount) -> None:
-    trust = json.dumps(rights.trust_policy())
+    trust = json.dumps(trust_policy(outside.TRUSTED))
     name = f"r-{uuid.uuid4().hex[:8]}"
     role = client.call("iam", "create_role", RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
     store = sagemaker_account.bucket(f"d-{uuid.uuid4().hex[:12]}")
-    lines = {each.name: each for each in probe.checks(client, SagemakerSettings(role=role), store)}
+    lines = {each.name: each for each in outside.checks(client, SagemakerSettings(role=role), store)}
     assert {name for name, each in lines.items() if each.problem} == set(), lines
     assert set(lines) == {"account", "training jobs", "role", "store"}
     bad = {
-        each.name: each.problem for each in probe.checks(client, SagemakerSettings(role=ROLE), "s3://not-there/store")
+        each.name: each.problem for each in outside.checks(client, SagemakerSettings(role=ROLE), "s3://not-there/store")
     }
     assert "training" in bad["role"] and "not-there" in bad["store"]
-    assert any(each.problem for each in probe.checks(client, SagemakerSettings(), store) if each.name == "role")
-    assert probe.prepare(client, SagemakerSettings(role=role), store) is None
-    without = probe.prepare(client, SagemakerSettings(), store)
+    assert any(each.problem for each in outside.checks(client, SagemakerSettings(), store) if each.name == "role")
+    assert outside.prepare(client, SagemakerSettings(role=role), store) is None
+    without = outside.prepare(client, SagemakerSettings(), store)
     assert without is not None and "a role of training jobs" in without.what and "sts:AssumeRole" in without.text
 
 
@@ -214,7 +215,7 @@ class Denied:
 
 
 def test_least_rights_are_printed() -> None:
-    prepared = probe.prepare(Denied(), SagemakerSettings(role=ROLE, region="eu-west-1"), "s3://bucket/store")
+    prepared = outside.prepare(Denied(), SagemakerSettings(role=ROLE, region="eu-west-1"), "s3://bucket/store")
     assert prepared is not None and prepared.apply is None
     for words in (
         "arn:aws:sagemaker:eu-west-1:123456789012:training-job/*",
@@ -224,7 +225,7 @@ def test_least_rights_are_printed() -> None:
         "sagemaker:AddTags",
     ):
         assert words in prepared.text
-    lines = {each.name: each for each in probe.checks(Denied(), SagemakerSettings(role=ROLE), "s3://bucket")}
+    lines = {each.name: each for each in outside.checks(Denied(), SagemakerSettings(role=ROLE), "s3://bucket")}
     assert "sagemaker:ListTrainingJobs" in lines["training jobs"].fix
 
 
@@ -233,7 +234,7 @@ def test_an_account_that_does_not_answer_is_said() -> None:
         def call(self, service: str, operation: str, **arguments: Any) -> Any:
             raise BackendError("no credentials", fix="log in")
 
-    (line,) = probe.checks(Away(), SagemakerSettings(), "s3://bucket")
+    (line,) = outside.checks(Away(), SagemakerSettings(), "s3://bucket")
     assert line.problem == "no credentials" and line.fix == "log in"
 
 
@@ -243,5 +244,5 @@ def test_recorded_jobs_are_ended(client: SagemakerClient, sagemaker_account: Sag
     name = f"stoker-{uuid.uuid4().hex[:8]}"
     client.create(request(name, bucket))
     options = {"region": "us-east-1", "endpoint_url": sagemaker_account.address}
-    ended = leftovers.end_recorded(options, [{"job": "x", "name": name}, {"job": "y", "name": "stoker-gone"}])
+    ended = outside.end_recorded(options, [{"job": "x", "name": name}, {"job": "y", "name": "stoker-gone"}])
     assert ended == [f"the training job {name}"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.sagemaker.model import service
 
-from stoker.backends.aws_batch import instances as ec2
-from stoker.backends.sagemaker.instances import NoType, choose, table
+from stoker.backends.aws import instances as ec2
+from stoker.backends.sagemaker.requests import NoType, choose, table
 from stoker.core.resources import ResourceSettings
 
 NAMES = frozenset(service().shape_for("TrainingInstanceType").enum)

@@ -12,7 +12,7 @@ from tests.skypilot.answers import ANSWERS, unlike
 from tests.skypilot.conftest import Double
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.skypilot import causes
+from stoker.backends.skypilot import command
 from stoker.backends.skypilot.command import ENDPOINT, SkyCommand, error_of, plain_text
 from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.errors import BackendError
@@ -69,34 +69,38 @@ def test_a_server_that_does_not_answer(double: Double) -> None:
     ],
 )
 def test_causes_of_failed_launches(text: str, cause: str) -> None:
-    assert causes.cause_of_launch(text)[0] == cause
+    assert command.cause_of_launch(text)[0] == cause
 
 
 def test_what_to_do_without_a_cloud() -> None:
     """As SkyPilot 0.14.1 printed it."""
-    assert "sky check" in causes.cause_of_launch("sky.exceptions.NoCloudAccessError: Cloud access is not set up.")[1]
+    assert "sky check" in command.cause_of_launch("sky.exceptions.NoCloudAccessError: Cloud access is not set up.")[1]
 
 
 @pytest.mark.parametrize(
     ("record", "state", "cause"),
     [
-        (None, causes.GONE, NODE_LOST),
-        ({"status": "UP"}, causes.UP, ""),
-        ({"status": "INIT", "init_kind": "launching"}, causes.WAITING, ""),
-        ({"status": "INIT", "init_kind": "unhealthy", "init_status_reason": "node terminated"}, causes.GONE, NODE_LOST),
-        ({"status": "STOPPED", "resources_str": "1x(gpus=V100:1)[Spot]"}, causes.GONE, PREEMPTED),
+        (None, command.GONE, NODE_LOST),
+        ({"status": "UP"}, command.UP, ""),
+        ({"status": "INIT", "init_kind": "launching"}, command.WAITING, ""),
+        (
+            {"status": "INIT", "init_kind": "unhealthy", "init_status_reason": "node terminated"},
+            command.GONE,
+            NODE_LOST,
+        ),
+        ({"status": "STOPPED", "resources_str": "1x(gpus=V100:1)[Spot]"}, command.GONE, PREEMPTED),
     ],
 )
 def test_states_of_clusters(record: Any, state: str, cause: str) -> None:
-    assert causes.state_of_cluster(record)[:2] == (state, cause)
+    assert command.state_of_cluster(record)[:2] == (state, cause)
 
 
 def test_states_of_managed_jobs() -> None:
-    assert causes.state_of_managed({"status": "RECOVERING"})[0] == causes.WAITING
-    assert causes.state_of_managed({"status": "RUNNING"}) == (causes.UP, "", "")
-    state, cause, words = causes.state_of_managed({"status": "FAILED_NO_RESOURCE", "failure_reason": "no V100"})
-    assert (state, cause, words) == (causes.GONE, QUOTA, "its managed job is FAILED_NO_RESOURCE: no V100")
-    assert causes.state_of_managed(None)[:2] == (causes.GONE, NODE_LOST)
+    assert command.state_of_managed({"status": "RECOVERING"})[0] == command.WAITING
+    assert command.state_of_managed({"status": "RUNNING"}) == (command.UP, "", "")
+    state, cause, words = command.state_of_managed({"status": "FAILED_NO_RESOURCE", "failure_reason": "no V100"})
+    assert (state, cause, words) == (command.GONE, QUOTA, "its managed job is FAILED_NO_RESOURCE: no V100")
+    assert command.state_of_managed(None)[:2] == (command.GONE, NODE_LOST)
 
 
 def test_colours_and_overwritten_lines_are_left_out() -> None:

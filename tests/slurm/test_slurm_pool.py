@@ -16,9 +16,9 @@ from tests.servers.slurm import Cluster, until
 from tests.slurm.bench import Bench
 from tests.slurm.test_slurm_adoption import left_alone
 
-from stoker.backends.slurm import submitlimits
+from stoker.backends.slurm import limits as slurmlimits
+from stoker.backends.slurm.limits import QueueLimits
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.submitlimits import QueueLimits
 from stoker.core.plan import Job
 from stoker.core.protocol import JOB, WorkerEvent
 
@@ -277,7 +277,7 @@ def test_max_submit_and_a_full_cluster_make_steps_wait(
     shim.write_text(FULL.format(marker=marker, sbatch=shutil.which("sbatch")))
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(submitlimits, "BUSY", 1.0)
+    monkeypatch.setattr(slurmlimits, "BUSY", 1.0)
     backend = bench.backend(max_submit=2)
     jobs = counting(bench, tmp_path, "abc")
     for job in jobs:
@@ -315,9 +315,9 @@ def test_a_limit_is_found_by_halving(limit: int) -> None:
     assert calls <= 2 * math.log2(1000)
     assert limits.reason(live, 0.0) == "AssocMaxSubmitJobLimit"
     assert limits.room(live - 1, 1.0) == 1, "one has left"
-    assert limits.room(live, submitlimits.PROBE) == 1, "others may have left"
-    limits.accepted(submitlimits.PROBE)
-    assert limits.room(live + 1, submitlimits.PROBE) > 1000, "the limit was another one"
+    assert limits.room(live, slurmlimits.PROBE) == 1, "others may have left"
+    limits.accepted(slurmlimits.PROBE)
+    assert limits.room(live + 1, slurmlimits.PROBE) > 1000, "the limit was another one"
 
 
 def test_submissions_of_a_minute_are_counted() -> None:

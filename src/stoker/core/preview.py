@@ -58,7 +58,7 @@ class Picture:
 
 
 @frozen(kw_only=True)
-class Curve:
+class ChartCurve:
     """A line of a chart: a finite number at each place."""
 
     name: str = ""
@@ -79,7 +79,7 @@ class Preview:
     more: str = ""
     """What is left out of the rows or of the text, in words."""
     histogram: Histogram | None = None
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[ChartCurve, ...] = ()
     picture: Picture | None = None
 
 
@@ -94,7 +94,7 @@ class KeptPreview:
     headers: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     more: str = ""
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[ChartCurve, ...] = ()
     picture: str = ""
     """In base64."""
 

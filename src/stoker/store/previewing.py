@@ -22,7 +22,7 @@ import attrs
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.codec import to_json
-from stoker.core.preview import COLUMNS, LONGEST, Curve, KeptPreview, Picture, Preview, cell
+from stoker.core.preview import COLUMNS, LONGEST, ChartCurve, KeptPreview, Picture, Preview, cell
 from stoker.core.words import count_text
 from stoker.store.blobs import Blobs
 from stoker.store.serializers import registry
@@ -182,7 +182,7 @@ def _chart(value: Any) -> Preview:
     return attrs.evolve(shown, curves=tuple(filter(None, _lines_of(specification))))
 
 
-def _lines_of(specification: Mapping[str, Any]) -> Iterator[Curve | None]:
+def _lines_of(specification: Mapping[str, Any]) -> Iterator[ChartCurve | None]:
     """The lines of a specification of Vega-Lite's that draws fields of its data as they are."""
     mark, encoding, data = (specification.get(name, {}) for name in ("mark", "encoding", "data"))
     channels = [encoding.get(name, {}) for name in ("x", "y", "color")]
@@ -200,13 +200,13 @@ def _lines_of(specification: Mapping[str, Any]) -> Iterator[Curve | None]:
         yield _curve(cell(name), [row.get(across) for row in own], [row.get(up) for row in own])
 
 
-def _curve(name: str, places: Sequence[Any], values: Sequence[Any]) -> Curve | None:
+def _curve(name: str, places: Sequence[Any], values: Sequence[Any]) -> ChartCurve | None:
     """A line through so many of its points as a small chart shows; None where they are no numbers."""
     step = -(-len(values) // _POINTS) or 1
     pairs = [*zip(places[::step], values[::step])]
     if not all(isinstance(number, Real) and math.isfinite(number) for pair in pairs for number in pair):
         return None
-    return Curve(name=name, places=tuple(float(x) for x, _ in pairs), values=tuple(float(y) for _, y in pairs))
+    return ChartCurve(name=name, places=tuple(float(x) for x, _ in pairs), values=tuple(float(y) for _, y in pairs))
 
 
 def _module(value: Any) -> Preview:

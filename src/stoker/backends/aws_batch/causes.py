@@ -7,12 +7,13 @@ AWS has no codes for most ends: `statusReason` of the job, `reason` of its conta
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, Mapping, Sequence
+from typing import Final, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.aws import moment, whole
-from stoker.backends.kubernetes.pulls import pull_problem
+from stoker.backends.aws.api import moment, whole
+from stoker.backends.aws.platform import AwsEnd, EndRow, Object, end_row
+from stoker.backends.kubernetes.explain.refusals import pull_problem
 from stoker.core.status import (
     CANCELLED,
     CRASHED,
@@ -29,10 +30,6 @@ from stoker.core.status import (
     USER_ERROR,
     WORKER_LOST,
 )
-
-Outcome = Literal["succeeded", "failed", "cancelled", "interrupted"]
-Object = Mapping[str, Any]
-"""A job as DescribeJobs has it."""
 
 _ECS: Final = "https://docs.aws.amazon.com/AmazonECS/latest/developerguide"
 _BATCH: Final = "https://docs.aws.amazon.com/batch/latest/userguide"
@@ -58,187 +55,135 @@ _PULL_FIXES: Final[Mapping[str, str]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
-class BatchEnd:
-    """How a job, or one part of it, ended."""
-
-    state: Outcome
-    """"interrupted": the platform took its instance away, and the step's code is not to blame."""
-    cause: str = ""
-    """A word of `core.status`; empty of "succeeded"."""
-    message: str = ""
-    """What happened and what to do, in words."""
-    exit_code: int | None = None
-    free: bool = False
-    """Whether the end uses up none of the user's retries."""
-    part: int | None = None
-    """The node of a multi-node parallel job, or the element of an array, that decided."""
-    moment: float | None = None
-    """When it ended, in seconds since the epoch."""
-    source: str = ""
-    """The page that the reading follows; empty where the exit code alone decided."""
-
-
-@attrs.frozen(kw_only=True)
-class EndRow:
-    """One way in which a job ends."""
-
-    pattern: re.Pattern[str]
-    """Found in `statusReason` or in the container's `reason`."""
-    state: Outcome
-    cause: str
-    message: str
-    """In words; "{instance}" and other groups of the pattern stand for what was found."""
-    source: str
-    free: bool = False
-
-
-def _row(
-    pattern: str, cause: str, message: str, source: str, *, state: Outcome = "failed", free: bool = False
-) -> EndRow:
-    return EndRow(
-        pattern=re.compile(pattern, re.IGNORECASE | re.DOTALL),
-        state=state,
-        cause=cause,
-        message=message,
-        source=source,
-        free=free,
-    )
-
-
 ENDS: Final[Sequence[EndRow]] = (
     # The instance went away.
-    _row(
+    end_row(
         r"Host EC2 \(instance (?P<instance>i-\w+)\) terminated",
         PREEMPTED,
         "its instance {instance} was terminated: a spot instance that EC2 took back, or one that somebody ended; "
         "checkpoints let it go on where it was",
         f"{_BATCH}/job_retries.html",
-        state="interrupted",
         free=True,
     ),
-    _row(
+    end_row(
         r"Host EC2 \(instance (?P<instance>i-\w+)\)",
         NODE_LOST,
         "its instance {instance} stopped or failed; checkpoints let it go on where it was",
         f"{_ECS}/stopped-task-error-codes.html",
-        state="interrupted",
         free=True,
     ),
-    _row(
+    end_row(
         r"Your Spot Task was interrupted",
         PREEMPTED,
         "Fargate Spot took its task away; checkpoints let it go on where it was",
         f"{_ECS}/fargate-capacity-providers.html",
-        state="interrupted",
         free=True,
     ),
-    _row(
+    end_row(
         r"ECS agent disconnected|Unable to (?:reach|communicate with) (?:the )?(?:container )?agent|^AGENT$",
         NODE_LOST,
         "the ECS agent of its instance went away; checkpoints let it go on where it was",
         f"{_BATCH}/job_retries.html",
-        state="interrupted",
         free=True,
     ),
     # Limits.
-    _row(
+    end_row(
         r"Job attempt duration exceeded timeout",
         TIMED_OUT,
         "the step ran longer than its limit; raise the step's timeout",
         f"{_BATCH}/job_timeouts.html",
     ),
-    _row(
+    end_row(
         r"OutOfMemoryError",
         HOST_OOM,
         "the step needed more than its memory limit{limit}; ask for more memory",
         f"{_ECS}/stopped-task-error-codes.html",
     ),
     # Before the container.
-    _row(
+    end_row(
         r"ResourceInitializationError.*(?:secret|ssm|parameter)",
         REFUSED,
         "a secret could not be read: {words}; `execution_role` needs secretsmanager:GetSecretValue or "
         "ssm:GetParameters",
         f"{_ECS}/resource-initialization-error.html",
     ),
-    _row(
+    end_row(
         r"ResourceInitializationError.*(?:efs|mount|file system|s3files)",
         SETUP_FAILED,
         "a volume could not be mounted: {words}; see that its security group lets the instances in (NFS, port 2049)",
         f"{_ECS}/resource-initialization-error.html",
     ),
-    _row(
+    end_row(
         r"ResourceInitializationError.*(?:log group|awslogs|logs:)|failed to initialize logging driver",
         SETUP_FAILED,
         "its log could not be opened: {words}; create the log group of `log_options`, and see that the role may write "
         "it and that the subnets reach CloudWatch",
         f"{_ECS}/resource-initialization-error.html",
     ),
-    _row(
+    end_row(
         r"ResourceInitializationError|ResourceNotReady",
         SETUP_FAILED,
         "what its container needs could not be made ready: {words}",
         f"{_ECS}/resource-initialization-error.html",
     ),
-    _row(
+    end_row(
         r"gathering device information while adding custom device \"?(?P<device>/dev/(?:neuron|infiniband)\S*?)\"?:",
         NO_GPU,
         "its instance has no {device}: the image of the compute environment lacks the driver, or the instance has "
         "fewer devices than its type should",
         "https://docs.docker.com/reference/cli/docker/container/run/#device",
     ),
-    _row(
+    end_row(
         r"could not select device driver|nvidia-container-cli|libnvidia-ml",
         NO_DRIVER,
         "the container engine of its instance cannot hand in GPUs: {words}; the compute environment needs an image "
         "with the driver, such as ECS_AL2023_NVIDIA",
         f"{_BATCH}/batch-gpu-ami.html",
     ),
-    _row(
+    end_row(
         r"no space left on device",
         DISK_FULL,
         "the disk of its instance is full: {words}; give the launch template a larger volume",
         f"{_ECS}/stopped-task-error-codes.html",
     ),
-    _row(
+    end_row(
         r"exec format error",
         REFUSED,
         "the image is built for another architecture than the instance has (exec format error)",
         f"{_ECS}/cannot-start-container.html",
     ),
-    _row(
+    end_row(
         r"exec: \"(?P<path>[^\"]+)\": (?:stat \S+: no such file|executable file not found)",
         REFUSED,
         "the command {path} does not exist in the image; name another image, or `executable`",
         f"{_ECS}/cannot-start-container.html",
     ),
-    _row(
+    end_row(
         r"DockerTimeoutError|CannotInspectContainerError|CannotStopContainerError|InternalError",
         SETUP_FAILED,
         "the container engine of its instance did not answer: {words}",
         f"{_ECS}/stopped-task-error-codes.html",
     ),
-    _row(
+    end_row(
         r"CannotStartContainerError|CannotCreateContainerError|CannotCreateVolumeError",
         REFUSED,
         "the container could not be started: {words}",
         f"{_ECS}/cannot-start-container.html",
     ),
     # Batch itself.
-    _row(
+    end_row(
         r"Dependent Job failed|Array Child Job failed",
         WORKER_LOST,
         "{words}: a job that belongs to it failed",
         f"{_BATCH}/array_jobs.html",
     ),
-    _row(
+    end_row(
         r"is not authorized to perform|AccessDenied|unable to assume (?:the )?role|Role is (?:not valid|invalid)",
         REFUSED,
         "AWS refused it: {words}; see the roles of the job by `stoker doctor --stack`",
         f"{_BATCH}/troubleshooting.html",
     ),
-    _row(
+    end_row(
         r"Task failed to start",
         SETUP_FAILED,
         "its container did not start, and AWS does not say why ({words})",
@@ -248,7 +193,7 @@ ENDS: Final[Sequence[EndRow]] = (
 """The first row that fits decides. Images that cannot be pulled, cancelled jobs and exit codes are read besides."""
 
 
-def end_of(job: Object) -> BatchEnd | None:
+def end_of(job: Object) -> AwsEnd | None:
     """How a job ended, a plain one, an element of an array, or a node; None as long as it has not.
 
     Of a multi-node parallel job take `gang_end`.
@@ -260,12 +205,12 @@ def end_of(job: Object) -> BatchEnd | None:
     code = whole(container.get("exitCode"))
     stopped = moment(job.get("stoppedAt"))
     if status == "SUCCEEDED":
-        return BatchEnd(state="succeeded", message="finished", exit_code=0 if code is None else code, moment=stopped)
+        return AwsEnd(state="succeeded", message="finished", exit_code=0 if code is None else code, moment=stopped)
     end = _reading(job, str(container.get("reason") or ""), code)
     return attrs.evolve(end, moment=stopped, part=_part(job), exit_code=code)
 
 
-def gang_end(job: Object, nodes: Sequence[Object]) -> BatchEnd | None:
+def gang_end(job: Object, nodes: Sequence[Object]) -> AwsEnd | None:
     """How a multi-node parallel job ended, by itself and by its nodes; None as long as it has not.
 
     Batch ends the other nodes when the main one ends, and the job has the main node's end: the node that failed first
@@ -295,23 +240,23 @@ def last_container(job: Object) -> Object:
 # What a failed job says
 
 
-def _reading(job: Object, reason: str, code: int | None) -> BatchEnd:
+def _reading(job: Object, reason: str, code: int | None) -> AwsEnd:
     status_reason = _plain(job.get("statusReason") or _last_attempt(job).get("statusReason"))
     limit = _TIME_LIMIT.search(status_reason)
     if limit is not None:
         message = f"the queue gave it up while it waited ({limit['reason']}): a time limit of the queue says so"
-        return BatchEnd(state="failed", cause=REFUSED, message=message, source=_LIMITS)
+        return AwsEnd(state="failed", cause=REFUSED, message=message, source=_LIMITS)
     if job.get("isCancelled") or job.get("isTerminated"):
         verb = "terminated" if job.get("isTerminated") else "cancelled"
         message = f"cancelled: the job was {verb}{f' ({status_reason})' if status_reason else ''}"
-        return BatchEnd(state="cancelled", cause=CANCELLED, message=message, source=f"{_BATCH}/job_states.html")
+        return AwsEnd(state="cancelled", cause=CANCELLED, message=message, source=f"{_BATCH}/job_states.html")
     if "CannotPull" in reason or "CannotPull" in status_reason:
         image = str((job.get("container") or {}).get("image") or "of the step")
         text = reason if "CannotPull" in reason else status_reason
         problem = pull_problem("", text, image)
         fix = _PULL_FIXES.get(problem.kind, problem.fix if problem.kind in ("absent", "certificate") else "")
         message = f"{problem.text}{f'; {fix}' if fix else ''}"
-        return BatchEnd(
+        return AwsEnd(
             state="failed", cause=problem.cause, message=message, source=f"{_ECS}/task_cannot_pull_image.html"
         )
     for row in ENDS:
@@ -323,31 +268,31 @@ def _reading(job: Object, reason: str, code: int | None) -> BatchEnd:
             )
             for name, text in match.groupdict("").items():
                 message = message.replace(f"{{{name}}}", text)
-            return BatchEnd(state=row.state, cause=row.cause, message=message, free=row.free, source=row.source)
+            return row.end(message)
     if code is None:
         words = ": ".join(filter(None, (status_reason, _plain(reason)))) or "it does not say why"
-        return BatchEnd(state="failed", cause=WORKER_LOST, message=f"the job failed: {words}")
+        return AwsEnd(state="failed", cause=WORKER_LOST, message=f"the job failed: {words}")
     return _exit(code, status_reason)
 
 
-def _exit(code: int, status_reason: str) -> BatchEnd:
+def _exit(code: int, status_reason: str) -> AwsEnd:
     if code in _SIGNALS:
         message = f"the step's process crashed by {_SIGNALS[code]} (exit code {code})"
-        return BatchEnd(state="failed", cause=CRASHED, message=message)
+        return AwsEnd(state="failed", cause=CRASHED, message=message)
     if code == 137:
         message = "the process was killed (exit code 137), and AWS names no memory limit; look who did it"
-        return BatchEnd(state="failed", cause=KILLED, message=message)
+        return AwsEnd(state="failed", cause=KILLED, message=message)
     if code == 143:
         message = "the process was ended by SIGTERM (exit code 143), and nothing says by whom"
-        return BatchEnd(state="failed", cause=KILLED, message=message)
+        return AwsEnd(state="failed", cause=KILLED, message=message)
     if code == 0:
         words = (
             f"the container left with exit code 0, and the job failed{f': {status_reason}' if status_reason else ''}"
         )
-        return BatchEnd(state="failed", cause=WORKER_LOST, message=words)
+        return AwsEnd(state="failed", cause=WORKER_LOST, message=words)
     detail = {126: ": command not executable", 127: ": command not found"}.get(code, "")
     message = f"the step's code failed with exit code {code}{detail}; see the end of its log"
-    return BatchEnd(state="failed", cause=USER_ERROR, message=message)
+    return AwsEnd(state="failed", cause=USER_ERROR, message=message)
 
 
 def _memory_words(job: Object) -> str:

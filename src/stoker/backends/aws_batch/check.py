@@ -8,23 +8,22 @@ from __future__ import annotations
 import math
 from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
+from stoker.backends.aws.api import misfit
+from stoker.backends.aws.instances import CORES
 from stoker.backends.aws_batch import definitions
 from stoker.backends.aws_batch.definitions import BatchRequest, fargate_disk, neuron_total, sizes_of, wants_neuron
-from stoker.backends.aws_batch.instances import CORES
 from stoker.backends.aws_batch.neuron import VISIBLE
 from stoker.backends.aws_batch.queues import JobQueue, NoQueue, QueueChoice, choose, queues_of_settings
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.kubernetes.check import OWN_IMAGE
+from stoker.backends.base.checks import own_visibility, ranks_elsewhere
+from stoker.backends.kubernetes.request.check import OWN_IMAGE
 from stoker.core.errors import nearest
 from stoker.core.findings import Finding, Reporter
 from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import UNSET, size_text, value_or
-from stoker.launchers.registry import launcher_named
 from stoker.store.filesystems import store_package
 from stoker.vendors.table import NO_DEVICES
 
@@ -70,7 +69,7 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site, queues: Sequen
     yield from _words(settings, report)
     yield from _roles(settings, choice, report)
     yield from _image(step, settings, site, report)
-    yield from _ranks(step, report)
+    yield from ranks_elsewhere(step, request.nodes, CANNOT, "containers of AWS Batch have neither")
     yield from _store(site, report)
 
 
@@ -274,11 +273,9 @@ def _neuron(request: BatchRequest, report: Reporter) -> Iterator[Finding]:
 
 
 def _environment(step: StepPlan, report: Reporter) -> Iterator[Finding]:
-    names = set(step.settings.environment)
-    for name in sorted(names & {*NO_DEVICES, VISIBLE}):
-        why = "the container gets its devices from AWS Batch or takes them when it starts; another choice means others"
-        yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
-    for name in sorted(each for each in names if each.startswith("AWS_BATCH")):
+    why = "the container gets its devices from AWS Batch or takes them when it starts; another choice means others"
+    yield from own_visibility(step, why, {*NO_DEVICES, VISIBLE})
+    for name in sorted(each for each in step.settings.environment if each.startswith("AWS_BATCH")):
         why = "AWS Batch keeps these names for itself, and refuses the job"
         yield report.error(CANNOT, f"sets {name} in its environment", why, "give the variable another name")
 
@@ -354,15 +351,6 @@ def _image(step: StepPlan, settings: BatchSettings, site: Site, report: Reporter
             yield report.error(IMAGE, f"names no image, and would run in {image}", lacks, f"{fix} and a registry")
         else:
             yield report.info(IMAGE, f"runs in the image {image}", why)
-
-
-def _ranks(step: StepPlan, report: Reporter) -> Iterator[Finding]:
-    launch, nodes = step.settings.launch, step.settings.resources.get("nodes", 1)
-    head = None if launch is None else launcher_named(launch.launcher).head(launch.arguments or {})
-    if head is not None and nodes > 1:
-        what = f"starts its ranks on several nodes by {head.program}"
-        why = f"{head.program} reaches other nodes by ssh or a scheduler, and containers of AWS Batch have neither"
-        yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
 
 
 def _store(site: Site, report: Reporter) -> Iterator[Finding]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import PATIENCE, AwsClient, place_of
+from stoker.backends.aws.api import AwsClient
+from stoker.backends.aws_batch.definitions import run_prefix
 
 AT_ONCE: Final = 100
 """Jobs of one DescribeJobs: https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html"""
 
 
-class BatchClient(AwsClient):
-    """The account and region that settings name."""
+OVER: Final = ("SUCCEEDED", "FAILED")
+REASON: Final = "ended by Stoker"
+"""What TerminateJob is told; `causes` knows of it by the job's own flags."""
 
-    def __init__(self, settings: BatchSettings, *, patience: float = PATIENCE) -> None:
-        super().__init__(place_of("AWS Batch", settings), patience=patience)
+
+class BatchClient(AwsClient):
+    """AWS Batch in the account and region that settings name."""
+
+    title = "AWS Batch"
 
     def register(self, definition: Mapping[str, Any]) -> str:
         """Register a job definition; its ARN."""
@@ -52,10 +56,40 @@ class BatchClient(AwsClient):
         filters = [{"name": "JOB_NAME", "values": [name]}]
         return list(self.pages("batch", "list_jobs", "jobSummaryList", jobQueue=queue, filters=filters))
 
-    def end(self, job: str, reason: str) -> None:
+    def end(self, job: str) -> None:
         """End a job, whether it waits or runs: TerminateJob does both. Its container gets SIGTERM, and after the
         instance's `ECS_CONTAINER_STOP_TIMEOUT` (30 s) SIGKILL."""
-        self.call("batch", "terminate_job", jobId=job, reason=reason)
+        self.call("batch", "terminate_job", jobId=job, reason=REASON)
+
+    def end_named(self, queue: str, name: str) -> list[str]:
+        """End the jobs of a queue with a name that are not over; their ids."""
+        ids = [str(row["jobId"]) for row in self.named(queue, name) if row.get("status") not in OVER]
+        for id in ids:
+            self.end(id)
+        return ids
+
+    def end_identified(self, jobs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """End jobs by what a driver recorded; the names of those that were there."""
+        for id, row in self.jobs([str(job["id"]) for job in jobs if job.get("id")]).items():
+            if row.get("status") not in OVER:
+                self.end(id)
+                yield f"the job {id} of AWS Batch"
+        for job in jobs:
+            if job.get("name"):
+                for id in self.end_named(str(job["queue"]), str(job["name"])):
+                    yield f"the job {id} of AWS Batch"
+
+    def stack_queues(self) -> list[str]:
+        """The account's queues; those of the settings where it shows none."""
+        named = [*self._settings.get("queues", {}), *filter(None, [self._settings.get("queue")])]
+        return [str(row["jobQueueName"]) for row in self.queues()] or list(dict.fromkeys(named))
+
+    def left(self, run: str) -> Iterator[tuple[str, bool]]:
+        """The jobs of a run that went well or are not over: their ids, and whether they run or wait."""
+        for queue in self.stack_queues():
+            for row in self.named(queue, f"{run_prefix(run)}*"):
+                if row.get("status") != "FAILED":
+                    yield str(row["jobId"]), row.get("status") not in OVER
 
     def queues(self, names: Iterable[str] = ()) -> list[Mapping[str, Any]]:
         """Queues by name or ARN; without names all."""

@@ -15,8 +15,9 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.aws.instances import CORES, InstanceType
+from stoker.backends.aws.jobs import TAG
 from stoker.backends.aws_batch import neuron
-from stoker.backends.aws_batch.instances import CORES, InstanceType
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.overlays import merged
 from stoker.core.errors import BackendError
@@ -55,8 +56,7 @@ OVERRIDES: Final = 8192
 LONGEST_NAME: Final = 128
 SHORTEST_LIMIT: Final = 60
 """Seconds of the shortest time-out: https://docs.aws.amazon.com/batch/latest/APIReference/API_JobTimeout.html"""
-TAG: Final = "stoker"
-"""The tag of every job definition of Stoker's."""
+_RUN_IN_NAME: Final = 60
 EFA_ENVIRONMENT: Final[Mapping[str, str]] = {
     # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/frameworks/torch/torch-neuronx/setup-trn1-multi-node-execution.html
     "FI_PROVIDER": "efa",
@@ -175,6 +175,11 @@ def plain_name(name: str) -> str:
     """A name of the characters that AWS Batch takes."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:LONGEST_NAME]
     return plain if re.match(r"[A-Za-z0-9]", plain) else f"job-{plain}"[:LONGEST_NAME].rstrip("-")
+
+
+def run_prefix(run: str) -> str:
+    """How the names of all jobs of a run begin."""
+    return f"stoker-{plain_name(run)[:_RUN_IN_NAME]}-"
 
 
 def log_group(settings: BatchSettings) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.aws.api import whole
+from stoker.backends.aws.instances import InstanceType, expand
 from stoker.backends.aws_batch.definitions import fargate_sizes
-from stoker.backends.aws_batch.instances import InstanceType, expand
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.aws import whole
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.resources import ResourceSettings, describe
 

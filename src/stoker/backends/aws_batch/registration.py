@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
+from stoker.backends.aws.settings import complete_region, usual_region
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base import awsregions
 from stoker.backends.base.backend import Backend, FlowDecorator, Preparation, StackSetup, later, of_parts
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.core.findings import Check
@@ -55,21 +55,21 @@ def doctor() -> Iterator[Check]:
 
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """What the other settings usually are in a region."""
-    from stoker.backends.aws_batch import setup
+    from stoker.backends.aws.api import PERSON_WAITS
+    from stoker.backends.aws_batch import outside
     from stoker.backends.aws_batch.client import BatchClient
-    from stoker.backends.base.aws import PERSON_WAITS
 
     with contextlib.closing(BatchClient(BatchSettings(region=answers["region"]), patience=PERSON_WAITS)) as client:
-        return setup.suggest(client, answers)
+        return outside.suggest(client, answers)
 
 
 def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
     """The log group and the rights that are missing."""
-    from stoker.backends.aws_batch import setup
+    from stoker.backends.aws.api import PERSON_WAITS
+    from stoker.backends.aws_batch import outside
     from stoker.backends.aws_batch.client import BatchClient
-    from stoker.backends.base.aws import PERSON_WAITS
 
-    return setup.prepare(lambda settings: BatchClient(settings, patience=PERSON_WAITS), options, store)
+    return outside.prepare(lambda settings: BatchClient(settings, patience=PERSON_WAITS), options, store)
 
 
 SETUP: Final = StackSetup(
@@ -81,9 +81,9 @@ SETUP: Final = StackSetup(
         "execution_role": "The ARN of the role by which ECS pulls images and writes logs; Fargate needs one",
         "image": "The image of steps that name none; empty for plain Python",
     },
-    complete=awsregions.complete_region,
+    complete=complete_region,
     suggest=suggest,
-    usual=awsregions.usual_region,
+    usual=usual_region,
     name=lambda region: f"batch-{region}",
     store="The artifact store, a bucket that steps reach: s3://BUCKET/PREFIX",
     prepare=prepare,
@@ -96,7 +96,7 @@ BATCH: Final = Backend(
     settings=BatchSettings,
     open=later("stoker.backends.aws_batch.backend:BatchBackend", takes=2),
     sends_code=True,
-    unasked=("STK318",),  # of backends.aws_batch.prove, which is imported when an account is asked
+    unasked=("STK318",),  # of backends.aws_batch.account, which is imported when an account is asked
     decorator=FlowDecorator(
         name="batch",
         title="AWS Batch",
@@ -106,11 +106,11 @@ BATCH: Final = Backend(
     puller=puller,
     parent_image=parent_image,
     doctor=doctor,
-    probe=later("stoker.backends.aws_batch.probe:probe"),
+    probe=later("stoker.backends.aws_batch.outside:probe"),
     setup=SETUP,
-    left_jobs=of_parts("stoker.backends.aws_batch.leftovers:left_jobs"),
-    end_left=of_parts("stoker.backends.aws_batch.leftovers:end_left"),
-    leftovers=of_parts("stoker.backends.aws_batch.leftovers:sweep_accounts"),
-    end_recorded=later("stoker.backends.aws_batch.leftovers:end_recorded"),
+    left_jobs=of_parts("stoker.backends.aws_batch.outside:left_jobs"),
+    end_left=of_parts("stoker.backends.aws_batch.outside:end_left"),
+    leftovers=of_parts("stoker.backends.aws_batch.outside:sweep_accounts"),
+    end_recorded=later("stoker.backends.aws_batch.outside:end_recorded"),
     beside=beside,
 )

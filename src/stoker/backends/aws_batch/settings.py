@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.backends.base.awsregions import parse_region
+from stoker.backends.aws.settings import AwsSettings
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
@@ -273,7 +273,7 @@ def _check_keys(entry: Mapping[str, Any], noun: str, names: tuple[str, ...]) -> 
 
 @strict
 @attrs.frozen(kw_only=True)
-class BatchSettings:
+class BatchSettings(AwsSettings):
     """How a step runs on AWS Batch; most fields are those of a job definition, in Metaflow's words."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {
@@ -313,12 +313,6 @@ class BatchSettings:
     """A name that people know from elsewhere → what to write."""
 
     # The account
-    region: str | None = attrs.field(default=UNSET, converter=parse_region, metadata=WHOLE_RUN)
-    """The region; without it that of the environment or of the profile."""
-    profile: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
-    """The profile of ~/.aws; without it the environment's."""
-    endpoint_url: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
-    """The address of the services instead of AWS's own, such as a private gateway."""
     queues: Mapping[str, tuple[str, ...]] | None = attrs.field(
         default=UNSET, converter=parse_queues, metadata=WHOLE_RUN
     )
@@ -404,8 +398,3 @@ class BatchSettings:
     overlay: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_container)
     """Part of the job definition's `containerProperties` in the API's words, merged into the container last: what no
     other field has, such as {"logConfiguration": {"secretOptions": […]}}."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The field's value, or `default` where nothing was asked."""
-        value = getattr(self, name)
-        return default if value is UNSET or value is None else value

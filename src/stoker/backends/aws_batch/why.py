@@ -11,8 +11,8 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.aws.api import amount, whole
 from stoker.backends.aws_batch.queues import ComputeEnvironment, JobQueue, queues_of_account
-from stoker.backends.base.aws import amount, whole
 
 
 @attrs.frozen(kw_only=True)

@@ -5,7 +5,7 @@ A job is adopted for the same step with the same request, if it still runs or we
 
 from __future__ import annotations
 
-from typing import Callable, Generic, Iterable, TypeVar
+from typing import Any, Callable, Generic, Iterable, Mapping, TypeVar
 
 import attrs
 
@@ -34,6 +34,11 @@ def job_kind(job: Job) -> str:
     return job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind
 
 
+def about(job: Job) -> dict[str, Any]:
+    """What a later driver must know of a job to adopt it, as data."""
+    return {"key": job.key, "kind": job_kind(job), "attempt": job.attempt, "digest": request_digest(job)}
+
+
 class EarlierJobs(Generic[Handle]):
     """The jobs of earlier drivers that are not adopted yet."""
 
@@ -44,6 +49,11 @@ class EarlierJobs(Generic[Handle]):
         """Add jobs that a platform reports."""
         for job in jobs:
             self._remaining.setdefault((job.run, job.key, job.kind), []).append(job)
+
+    def note(self, run: str, about: Mapping[str, Any], handle: Handle) -> None:
+        """Add a job of which a platform kept what `about` says."""
+        known = {name: about[name] for name in ("key", "kind", "attempt", "digest")}
+        self.add([EarlierJob(run=run, handle=handle, **known)])
 
     def of(self, job: Job) -> list[Handle]:
         """The remaining jobs of the same step."""

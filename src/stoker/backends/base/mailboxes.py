@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
 from stoker.backends.base.archives import archive
 from stoker.backends.base.platforms import Away
-from stoker.core import orders as mail
+from stoker.backends.base.statuses import failed, of_boot, read_result
+from stoker.core import orders as mailbox
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
 from stoker.core.orders import BootSpec, MailEnd, MailOrder, MailPiece, MailState
+from stoker.core.plan import Job, JobStatus
 from stoker.core.protocol import RESULT
+from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.store import notes
 
 ABOUT: Final = "about.json"
@@ -53,7 +56,7 @@ class Letter:
     @property
     def folder(self) -> str:
         """The order's own folder."""
-        return f"{self.box}/{mail.order_folder(self.number)}"
+        return f"{self.box}/{mailbox.order_folder(self.number)}"
 
 
 @attrs.frozen(kw_only=True)
@@ -89,26 +92,26 @@ def bring_worker(bundle: str, place: str) -> None:
 
 def send(letter: Letter, document: BootSpec, about: OrderInfo) -> None:
     """Leave an order; the order itself is written last."""
-    _put(f"{letter.folder}/{mail.JOB}", document)
+    _put(f"{letter.folder}/{mailbox.JOB}", document)
     _put(f"{letter.folder}/{ABOUT}", about)
-    _put(f"{letter.box}/{mail.order_note(letter.number)}", MailOrder())
+    _put(f"{letter.box}/{mailbox.order_note(letter.number)}", MailOrder())
 
 
 def dismiss(box: str, number: int, code: int) -> None:
     """Have the program of a mailbox end with an exit code when it has done what was ordered."""
-    _put(f"{box}/{mail.order_note(number)}", MailOrder(leave=code))
+    _put(f"{box}/{mailbox.order_note(number)}", MailOrder(leave=code))
 
 
 def ask_end(letter: Letter, grace: float) -> None:
     """Have the job of an order end within `grace` seconds."""
-    _put(f"{letter.box}/{mail.end_note(letter.number)}", MailEnd(grace=grace))
+    _put(f"{letter.box}/{mailbox.end_note(letter.number)}", MailEnd(grace=grace))
 
 
 def look(letters: Sequence[Letter]) -> dict[Letter, LetterNews]:
     """What is new of orders; those that nobody has taken are not mentioned."""
-    states = _read(MailState, {f"{one.box}/{mail.state_note(one.number)}": one for one in letters})
+    states = _read(MailState, {f"{one.box}/{mailbox.state_note(one.number)}": one for one in letters})
     wanted = {
-        f"{one.box}/{mail.piece_note(one.number, piece)}": (one, piece)
+        f"{one.box}/{mailbox.piece_note(one.number, piece)}": (one, piece)
         for one, state in states.items()
         for piece in range(one.read, state.pieces)
     }
@@ -130,7 +133,7 @@ def look(letters: Sequence[Letter]) -> dict[Letter, LetterNews]:
 
 def are_up(boxes: Sequence[str]) -> set[str]:
     """Those of the mailboxes whose programs wait, or have waited."""
-    there = asked("mailboxes", lambda: notes.get_all([f"{box}/{mail.UP}" for box in boxes]))
+    there = asked("mailboxes", lambda: notes.get_all([f"{box}/{mailbox.UP}" for box in boxes]))
     return {path.rpartition("/")[0] for path in there}
 
 
@@ -140,7 +143,7 @@ def orders(box: str) -> Iterator[tuple[Letter, OrderInfo | None, MailState | Non
     for number in numbers:
         letter = Letter(box=box, number=number)
         about = asked("order", lambda letter=letter: notes.get(f"{letter.folder}/{ABOUT}"))  # type: ignore[misc]
-        states = _read(MailState, {f"{box}/{mail.state_note(number)}": letter})
+        states = _read(MailState, {f"{box}/{mailbox.state_note(number)}": letter})
         yield (
             letter,
             None if about is None else from_json(OrderInfo, parse_json(about), strict=False),
@@ -153,16 +156,45 @@ def result(letter: Letter) -> bytes | None:
     return asked("result", lambda: notes.get(f"{letter.folder}/{RESULT}"))
 
 
+def went_well(letter: Letter) -> bool:
+    """Whether an order's job is over with a result that is a success."""
+    data = result(letter)
+    return data is not None and read_result(data).ok
+
+
+def status_of(job: Job, news: LetterNews, *, ended: bool) -> JobStatus:
+    """The status of a job whose program has said that it is over; `ended`: it was told to end."""
+    if news.result is not None:
+        return of_boot(read_result(news.result), None, memory=int(job.step.settings.resources.get("memory", 0)))
+    if ended:
+        return failed(CANCELLED)
+    code = news.state.code
+    why = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return attrs.evolve(failed(WORKER_LOST, f"Stoker's worker ended without a result: {why}"), exit_code=code)
+
+
+def keep_samples(job: Job, path: str, samples: Iterable[bytes | None]) -> None:
+    """Bring the samples of a job's devices here, of each node, where the receipt is made: to `path` and beside it."""
+    if not job.step.settings.resources.gpus_per_node or job.kind != "step":
+        return
+    stem, dot, ending = path.rpartition(".")
+    for node, data in enumerate(samples):
+        if data is not None:
+            place = Path(f"{stem}-{node}{dot}{ending}" if node else path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+
+
 def samples(letter: Letter) -> bytes | None:
     """What the monitor of the order's devices has written; None where there were none."""
-    return asked("samples", lambda: notes.get(f"{letter.folder}/{mail.SAMPLES}"))
+    return asked("samples", lambda: notes.get(f"{letter.folder}/{mailbox.SAMPLES}"))
 
 
 def clear(letter: Letter) -> None:
     """Remove what was read of an order that is over; the order and its state stay, by which its program counts."""
-    names = [mail.JOB, RESULT, mail.SAMPLES]
+    names = [mailbox.JOB, RESULT, mailbox.SAMPLES]
     paths = [f"{letter.folder}/{name}" for name in names]
-    paths += [f"{letter.box}/{mail.piece_note(letter.number, piece)}" for piece in range(letter.read)]
+    paths += [f"{letter.box}/{mailbox.piece_note(letter.number, piece)}" for piece in range(letter.read)]
     with contextlib.suppress(Away):  # it is removed with the run's folder
         for path in paths:
             asked("removal", lambda path=path: notes.remove(path))  # type: ignore[misc]

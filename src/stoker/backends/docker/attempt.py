@@ -18,7 +18,7 @@ from stoker.backends.base.channel import Channel
 from stoker.backends.base.mounts import Mount
 from stoker.backends.base.output import Reader
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
-from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
+from stoker.backends.docker.engines import End, Engine
 from stoker.backends.docker.jobfiles import (
     JobFiles,
     Owner,
@@ -31,7 +31,7 @@ from stoker.backends.docker.jobfiles import (
 )
 from stoker.backends.docker.lifecycle import (
     PATIENCE,
-    Output,
+    AttemptThread,
     archive,
     create_container,
     fetch_image,
@@ -42,7 +42,6 @@ from stoker.backends.docker.lifecycle import (
     take_files_back,
 )
 from stoker.backends.docker.requests import HOME_LABEL, LABEL, ContainerRequest, mount_body
-from stoker.backends.docker.signals import EndSignals
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, StoreError
 from stoker.core.plan import JobStatus
@@ -97,7 +96,7 @@ class ContainerJob:
     """The step's memory limit in bytes; 0: none."""
 
 
-class ContainerAttempt:
+class ContainerAttempt(AttemptThread):
     """Runs one attempt in a thread.
 
     `hand_over` is called, in the thread that polls, with the name and the first process of a job that holds devices.
@@ -106,32 +105,18 @@ class ContainerAttempt:
     def __init__(
         self, engine: Engine, job: ContainerJob, name: str, channel: Channel, *, hand_over: Callable[[str, int], None]
     ) -> None:
-        self._engine = engine
+        super().__init__(engine, name, channel)
         self._job = job
-        self._name = name
-        self._channel = channel
         self._hand_over = hand_over
         self._ids: list[str] = []
         self._readers: list[Reader] = []
         self._owner: Owner | None = None
-        self._cancelled = False
-        self._recorded = threading.Event()
-        self._signals = EndSignals(self._signal)
-        self.thread = threading.Thread(target=self.run, name="stoker-container", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
 
     def cancel(self, grace: float) -> None:
         """End the containers: SIGTERM now, SIGKILL after the grace; SIGKILL at once where the step has not begun."""
         self._cancelled = True
         up = bool(self._readers) and all(reader.up for reader in self._readers)
         self._signals.end(grace if up else 0.0)
-
-    def recorded(self) -> None:
-        """Take the end of the job as recorded: only then do its containers and files go."""
-        self._recorded.set()
 
     def _signal(self, signal: str, ids: Sequence[str] | None = None) -> None:
         for id in self._ids if ids is None else ids:
@@ -152,11 +137,7 @@ class ContainerAttempt:
                 prepared = True
                 status = self._follow()
         except BackendError as error:
-            if isinstance(error, EngineGone) and not prepared:
-                status = _lost(error)
-            else:
-                cause = CANCELLED if self._cancelled else WORKER_LOST if prepared else REFUSED
-                status = failed(cause, str(error), self._job.lease)
+            status = self._broken(error, self._job.lease, begun=prepared)
         except Exception as error:  # the top of a thread: the engine of the run would wait for ever
             status = failed(WORKER_LOST, f"{type(error).__name__}: {error}", self._job.lease)
         self._signals.close()
@@ -190,14 +171,6 @@ class ContainerAttempt:
             self._channel.call(lambda: self._hand_over(self._name, pid))
         if self._cancelled:  # while they started: who cancelled found nothing to signal
             self._signal("SIGKILL")
-
-    def _refuse_cancelled(self) -> None:
-        if self._cancelled:
-            raise Refused("the step was cancelled before it began")
-
-    def _report_pull(self, text: str) -> None:
-        self._refuse_cancelled()
-        self._channel.put(self._name, JobStatus(state="queued", message=text))
 
     def _create(self, request: ContainerRequest) -> str:
         image = request.body["Image"]
@@ -282,13 +255,6 @@ class ContainerAttempt:
                 while data := file.read(_PIECE):
                     self._pass_on(reader.read("stdout", data))
                 self._pass_on(reader.end())
-
-    def _pass_on(self, output: Output) -> None:
-        lines, events = output
-        if lines:
-            self._channel.write(self._name, lines)
-        for event in events:
-            self._channel.event(self._name, event)
 
     # The end
 
@@ -377,8 +343,3 @@ def _without_links(path: str, flags: int) -> int:
 def _result_of(document: str) -> str:
     """The path of a job's result, beside its document."""
     return document.rpartition("/")[0] + "/" + RESULT
-
-
-def _lost(error: EngineGone) -> JobStatus:
-    """The status of an attempt of which nothing began: it may be submitted again."""
-    return JobStatus(state="unknown", lost=True, message=str(error))

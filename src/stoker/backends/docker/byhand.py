@@ -1,15 +1,19 @@
-"""The script by which a person runs a rendered job by hand: its folders, its document, and `docker run`.
+"""What a person does with containers by hand: run a rendered job, and run commands beside a step that runs.
 
-Labels are left out: by them `stoker gc` and later drivers would take the container for one of a run's.
-Options are those of https://docs.docker.com/reference/cli/docker/container/run/, which podman has too.
+The script of a job has its folders, its document, and `docker run`. Labels are left out: by them `stoker gc` and later
+drivers would take the container for one of a run's. Options are those of
+https://docs.docker.com/reference/cli/docker/container/run/, which podman has too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import shutil
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
+from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
 from stoker.backends.base.byhand import (
     document_lines,
     input_lines,
@@ -19,9 +23,11 @@ from stoker.backends.base.byhand import (
     stop,
     subshell,
 )
-from stoker.backends.docker.jobfiles import GANG, job_files
-from stoker.backends.docker.requests import BUNDLE, INSIDE, EngineFacts
+from stoker.backends.docker.engines import Engine, engine_address
+from stoker.backends.docker.jobfiles import GANG, job_files, name_of
+from stoker.backends.docker.requests import BUNDLE, INSIDE, LABEL, EngineFacts
 from stoker.backends.docker.settings import SECRETS
+from stoker.core.errors import UsageError
 from stoker.core.plan import Job, Site
 from stoker.core.protocol import RESULT
 from stoker.core.secret import MASK
@@ -211,3 +217,36 @@ def _command(command: str, words: Sequence[str], body: Mapping[str, Any]) -> str
     name = shlex.quote(image) if known else missing
     arguments = shlex.join([*body["Entrypoint"][1:], *body["Cmd"]])
     return " \\\n  ".join([command, *words, name, arguments]) + " "
+
+
+# Beside a step: by the engine's own command, in each container of the run that runs. Which of them has the step's
+# process is seen inside, so that containers that take several steps need nothing more.
+
+
+def places(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Beside]:
+    """The containers of the run; a `UsageError` without a command that reaches the engine."""
+    address = engine_address(options)
+    program = _program(address)
+    with contextlib.closing(Engine(address)) as engine:
+        found = [one for kind in ("step", "pool") for one in engine.find({LABEL: kind, f"{LABEL}.run": attempt.run})]
+    for container in found:
+        if container["State"] == "running":
+            name = name_of(container)
+            yield Beside(
+                where=f"container {name}",
+                argv=(*program, "exec", "--interactive", name),
+                terminal=(*program, "exec", "--interactive", "--tty", name),
+                environment=attempt.environment,
+            )
+
+
+def _program(address: str) -> tuple[str, ...]:
+    """The words by which an engine's command reaches the engine at an address."""
+    for name, option in (("docker", "--host"), ("podman", "--url")):
+        path = shutil.which(name)
+        if path:
+            return path, option, address
+    raise UsageError(
+        f"neither docker nor podman is on the PATH, by whose command containers of {address} are entered ({NOT_HERE})",
+        fix="install Docker's command line (the package docker-cli or docker.io)",
+    )

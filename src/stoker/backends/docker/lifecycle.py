@@ -1,6 +1,6 @@
 """What every container of a run goes through: created and started, its output read, what it wrote taken back.
 
-Functions that call the engine and wait for it; they know containers and folders, not who waits for what.
+Functions that call the engine and wait for it, and the thread of an attempt, which calls them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,25 @@ import io
 import os
 import re
 import tarfile
+import threading
 import time
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
+from stoker.backends.base.channel import Channel
 from stoker.backends.base.mounts import Mount
 from stoker.backends.base.output import Reader
+from stoker.backends.base.statuses import failed
 from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
 from stoker.backends.docker.jobfiles import Owner, take_back
 from stoker.backends.docker.requests import BUNDLE, INSIDE, LABEL, mount_body
 from stoker.backends.docker.settings import SECRETS
-from stoker.core.errors import StoreError
-from stoker.core.plan import LogLine
+from stoker.core.errors import BackendError, StoreError
+from stoker.core.plan import JobStatus, LogLine
 from stoker.core.protocol import WorkerEvent
+from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 PATIENCE: Final = 60.0
 """Seconds for which an engine may be away, as for an update, before its containers are given up."""
@@ -224,3 +231,75 @@ def _take_back_by_engine(
         engine.remove(id)
     if code:
         raise StoreError("the files of the container's user cannot be given to you", fix="user=… out of its settings")
+
+
+class EndSignals:
+    """Sends signals by `send`, in threads of their own: an engine may take its time to answer."""
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send = send
+        self._timers: list[threading.Timer] = []
+
+    def end(self, grace: float) -> None:
+        """SIGTERM now and SIGKILL after the grace; SIGKILL at once where there is none."""
+        for seconds, signal in ((0.0, "SIGTERM"), (grace, "SIGKILL")) if grace > 0 else ((0.0, "SIGKILL"),):
+            timer = threading.Timer(seconds, self._send, (signal,))
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        for timer in self._timers:
+            timer.cancel()
+
+
+class AttemptThread:
+    """Runs one attempt in a thread, by `run`."""
+
+    def __init__(self, engine: Engine, name: str, channel: Channel) -> None:
+        self._engine = engine
+        self._name = name
+        self._channel = channel
+        self._cancelled = False
+        self._recorded = threading.Event()
+        self._signals = EndSignals(self._signal)
+        self.thread = threading.Thread(target=self.run, name="stoker-container", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def run(self) -> None:
+        """Run the attempt to its end, in this thread."""
+        raise NotImplementedError
+
+    def recorded(self) -> None:
+        """Take the end of the job as recorded: only then do its containers and files go."""
+        self._recorded.set()
+
+    def _signal(self, signal: str) -> None:
+        """Send a signal to what runs."""
+        raise NotImplementedError
+
+    def _refuse_cancelled(self) -> None:
+        if self._cancelled:
+            raise Refused("the step was cancelled before it began")
+
+    def _report_pull(self, text: str) -> None:
+        self._refuse_cancelled()
+        self._channel.put(self._name, JobStatus(state="queued", message=text))
+
+    def _pass_on(self, output: Output) -> None:
+        lines, events = output
+        if lines:
+            self._channel.write(self._name, lines)
+        for event in events:
+            self._channel.event(self._name, event)
+
+    def _broken(self, error: BackendError, lease: Lease | None = None, *, begun: bool) -> JobStatus:
+        """The status of an attempt that an error ended; one of which nothing began may be submitted again."""
+        if isinstance(error, EngineGone) and not begun:
+            return JobStatus(state="unknown", lost=True, message=str(error))
+        cause = CANCELLED if self._cancelled else WORKER_LOST if begun else REFUSED
+        return failed(cause, str(error), lease)

@@ -97,5 +97,5 @@ DOCKER: Final = Backend(
     left_jobs=of_parts("stoker.backends.docker.leftovers:left_jobs", folder="containers"),
     end_left=of_parts("stoker.backends.docker.leftovers:end_left", folder="containers"),
     leftovers=of_parts("stoker.backends.docker.leftovers:sweep_engines", folder="containers"),
-    beside=later("stoker.backends.docker.beside:places"),
+    beside=later("stoker.backends.docker.byhand:places"),
 )

@@ -18,10 +18,10 @@ import attrs
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.output import Reader
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
-from stoker.backends.docker.engines import Engine, EngineGone, Refused
+from stoker.backends.docker.engines import Engine
 from stoker.backends.docker.jobfiles import JobFiles, clear, collect, give, names_in_job, open_to_all
 from stoker.backends.docker.lifecycle import (
-    Output,
+    AttemptThread,
     archive,
     create_container,
     fetch_image,
@@ -30,7 +30,6 @@ from stoker.backends.docker.lifecycle import (
     start_container,
     take_files_back,
 )
-from stoker.backends.docker.signals import EndSignals
 from stoker.backends.docker.warm import WarmContainer, WarmContainers, remove_all
 from stoker.backends.docker.warmfiles import (
     ORDER_LABEL,
@@ -42,7 +41,7 @@ from stoker.backends.docker.warmfiles import (
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, StoreError
 from stoker.core.plan import JobStatus
-from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.core.status import REFUSED, WORKER_LOST
 
 if TYPE_CHECKING:
     from stoker.backends.docker.attempt import ContainerAttempt, ContainerJob
@@ -73,7 +72,7 @@ class WarmJob:
     """The container in which an earlier driver ordered the job."""
 
 
-class WarmAttempt:
+class WarmAttempt(AttemptThread):
     """Runs one attempt in a thread. `own` makes the attempt in a container of its own, for a job that turns out to need
     one."""
 
@@ -87,10 +86,8 @@ class WarmAttempt:
         containers: WarmContainers,
         own: Callable[[], ContainerAttempt],
     ) -> None:
-        self._engine = engine
+        super().__init__(engine, name, channel)
         self._job = job
-        self._name = name
-        self._channel = channel
         self._containers = containers
         self._make_own = own
         self._own: ContainerAttempt | None = None
@@ -101,15 +98,7 @@ class WarmAttempt:
         self._taken_back = False
         self._code = 0
         self._reusable = True
-        self._cancelled = False
         self._lock = threading.Lock()
-        self._recorded = threading.Event()
-        self._signals = EndSignals(self._signal)
-        self.thread = threading.Thread(target=self._run, name="stoker-container", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
 
     def cancel(self, grace: float) -> None:
         """End the step: SIGTERM now, SIGKILL after the grace; SIGKILL at once where it has not begun."""
@@ -128,7 +117,7 @@ class WarmAttempt:
 
     def recorded(self) -> None:
         """Take the end of the job as recorded: only then do its files go."""
-        self._recorded.set()
+        super().recorded()
         if self._own is not None:
             self._own.recorded()
 
@@ -140,7 +129,8 @@ class WarmAttempt:
 
     # The thread
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run the attempt to its end, in this thread."""
         files: JobFiles | None = None
         begun = self._job.adopted is not None
         try:
@@ -155,10 +145,7 @@ class WarmAttempt:
             status = end
             files = self._leave()
         except BackendError as error:
-            if isinstance(error, EngineGone) and not begun:
-                status = JobStatus(state="unknown", lost=True, message=str(error))
-            else:
-                status = failed(CANCELLED if self._cancelled else WORKER_LOST if begun else REFUSED, str(error))
+            status = self._broken(error, begun=begun)
         except Exception as error:  # the top of a thread: the engine of the run would wait for ever
             status = failed(WORKER_LOST, f"{type(error).__name__}: {error}")
         self._signals.close()
@@ -236,7 +223,7 @@ class WarmAttempt:
         not be read here."""
         job, engine = self._job.job, self._engine
         image = request.body["Image"]
-        fetch_image(engine, image, job.pull, self._report)
+        fetch_image(engine, image, job.pull, self._report_pull)
         body = dict(request.body)
         image_user = engine.user_of(image)
         if request.follows_image and not is_root(image_user):
@@ -271,14 +258,6 @@ class WarmAttempt:
         folders = [files.pool, *([files.checkpoints] if files.place else [])]
         give(files.job, container.owner, folders)
 
-    def _refuse_cancelled(self) -> None:
-        if self._cancelled:
-            raise Refused("the step was cancelled before it began")
-
-    def _report(self, text: str) -> None:
-        self._refuse_cancelled()
-        self._channel.put(self._name, JobStatus(state="queued", message=text))
-
     # Following
 
     def _follow(self) -> JobStatus | None:
@@ -311,13 +290,6 @@ class WarmAttempt:
             return None
         self._reusable = self._reusable and self._over and not self._cancelled
         return self._status(container)
-
-    def _pass_on(self, output: Output) -> None:
-        lines, events = output
-        if lines:
-            self._channel.write(self._name, lines)
-        for event in events:
-            self._channel.event(self._name, event)
 
     # The end
 

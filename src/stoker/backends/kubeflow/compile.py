@@ -1,6 +1,6 @@
 """From the steps of a run to KFP's intermediate representation, and its platform's: pure, plain dicts.
 
-Each step is one container task. What its pod is to be is decided for Kubernetes (`backends.kubernetes.pods`), and
+Each step is one container task. What its pod is to be is decided for Kubernetes (`kubernetes.request.pods`), and
 translated here, so that nothing is dropped: what KFP has no words for is named by `inexpressible`, and refused.
 
 https://github.com/kubeflow/pipelines/blob/master/api/v2alpha1/pipeline_spec.proto

@@ -14,17 +14,15 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base import mailboxes
-from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
+from stoker.backends.base.adoption import EarlierJobs, about
 from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
-from stoker.backends.base.messages import request_digest
 from stoker.backends.base.platforms import Away, JobReport
-from stoker.backends.base.statuses import failed, of_boot, read_result
+from stoker.backends.base.statuses import failed
 from stoker.backends.kubeflow import requests
 from stoker.backends.kubeflow.api import ASKED, OVER, KubeflowApi
 from stoker.backends.kubeflow.compile import Task
@@ -187,8 +185,7 @@ class KubeflowPlatform:
         letter, state = order
         if state is None or not state.over:
             return self._run is not None and not self._run.over
-        result = mailboxes.result(letter)
-        return result is not None and read_result(result).ok
+        return mailboxes.went_well(letter)
 
     def _load(self, run: str) -> None:
         """Read what an earlier driver of the run left in the artifact store."""
@@ -208,21 +205,10 @@ class KubeflowPlatform:
 
     def _load_box(self, earlier: KubeflowRun, box: str, run: str) -> None:
         earlier.next[box] = 0
-        for letter, about, state in mailboxes.orders(box):
+        for letter, info, state in mailboxes.orders(box):
             earlier.next[box] = letter.number + 1
-            if about is not None:
-                self._earlier.add(
-                    [
-                        EarlierJob(
-                            run=run,
-                            key=about.key,
-                            kind=about.kind,
-                            attempt=about.attempt,
-                            digest=about.digest,
-                            handle=(letter, state),
-                        )
-                    ]
-                )
+            if info is not None:
+                self._earlier.note(run, attrs.asdict(info), (letter, state))
 
     def _follow(self, run: KubeflowRun, job: Job, letter: Letter | None, *, attempt: int = 0) -> KubeflowHandle:
         handle = KubeflowHandle(job=job, run=run, letter=letter, attempt=attempt)
@@ -256,8 +242,8 @@ class KubeflowPlatform:
         with self._lock:
             number = handle.run.next[box]
         letter = Letter(box=box, number=number)
-        about = OrderInfo(key=job.key, kind=job_kind(job), attempt=job.attempt, digest=request_digest(job))
-        mailboxes.send(letter, requests.job_document(job, self._site), about)
+        info = OrderInfo(**about(job))
+        mailboxes.send(letter, requests.job_document(job, self._site), info)
         with self._lock:
             handle.run.next[box] = number + 1
         handle.letter = letter
@@ -390,28 +376,12 @@ class KubeflowPlatform:
     def _ended(self, handle: KubeflowHandle, news: LetterNews) -> JobStatus:
         """The status of a job whose program has said that it is over."""
         assert handle.letter is not None
-        memory = int(handle.job.step.settings.resources.get("memory", 0))
         if news.result is not None:
-            self._keep_samples(handle)
-            return of_boot(read_result(news.result), None, memory=memory)
-        if news.state.lost:
+            path = requests.samples_of(handle.job, self._site)
+            mailboxes.keep_samples(handle.job, path, [mailboxes.samples(handle.letter)])
+        elif news.state.lost:
             return failed(WORKER_LOST, "its pod was lost; Kubeflow has started another one")
-        if handle.ended:
-            return failed(CANCELLED)
-        code = news.state.code
-        why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return attrs.evolve(failed(WORKER_LOST, f"Stoker's worker ended without a result: {why}"), exit_code=code)
-
-    def _keep_samples(self, handle: KubeflowHandle) -> None:
-        """Bring the samples of a job's devices here, where the receipt is made."""
-        assert handle.letter is not None
-        if not handle.job.step.settings.resources.gpus_per_node:
-            return
-        data = mailboxes.samples(handle.letter)
-        if data is not None:
-            place = Path(requests.samples_of(handle.job, self._site))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+        return mailboxes.status_of(handle.job, news, ended=handle.ended)
 
     def _unclaimed(self, handle: KubeflowHandle) -> JobReport | None:
         """What is known of a job that no pod has taken."""

@@ -62,7 +62,7 @@ KUBEFLOW: Final = Backend(
     sends_code=True,
     puller=puller,
     probe=probe,
-    leftovers=of_parts("stoker.backends.kubeflow.leftovers:sweep_store"),
+    leftovers=of_parts("stoker.backends.kubeflow.requests:sweep_store"),
     end_recorded=later("stoker.backends.kubeflow.platform:end_recorded"),
     beside=beside,
 )

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from typing import Any, Final, Iterable, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base import mailprogram
-from stoker.backends.base.backend import settings_of
+from stoker.backends.base.backend import Leftover, Sweep, settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, with_copies
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow.settings import FANOUT, PATIENCE, KubeflowSettings
-from stoker.backends.kubernetes.check import image_of
-from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.backends.kubernetes.request.check import image_of
+from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.core.orders import BootSpec
 from stoker.core.plan import Job, Site, StepPlan, source_keys
 from stoker.core.units import UNSET
 from stoker.core.words import dashed_name
+from stoker.store import notes
 
 GRACE: Final = 25.0
 """Seconds between SIGTERM and SIGKILL of a step: Kubernetes gives a pod of KFP's 30."""
@@ -119,3 +120,22 @@ def job_document(job: Job, site: Site) -> BootSpec:
 def samples_of(job: Job, site: Site) -> str:
     """The file in which a job's devices are accounted for, as this machine calls it."""
     return f"{site.scratch}/samples-kubeflow-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
+
+
+# What runs left
+
+
+def sweep_store(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
+    """Remove the folders of runs of this database that nobody continues, and with the last of all runs the worker."""
+    folder = folder_of(sweep.artifacts)
+    over = {dashed_name(run) for run in sweep.ours} - {dashed_name(run) for run in sweep.kept}
+    names = notes.names(folder)
+    runs = [name for name in names if name in over]
+    workers = [name for name in names if name.endswith(".zip")]
+    others = len(names) > len(runs) + len(workers)
+    if not sweep.dry_run:
+        for name in runs:
+            notes.remove_tree(f"{folder}/{name}")
+        for name in () if others else workers:
+            notes.remove(f"{folder}/{name}")
+    yield Leftover(kind="kubeflow_runs", noun="folder", rest="of runs on Kubeflow", count=len(runs))

@@ -1,22 +1,34 @@
 """Kubernetes: a step is a Job, a fan-out an Indexed Job, and a gang an Indexed Job whose pods start together.
 
-`jobs` makes the objects, `platform` sends and follows them through `client`, and `pod` is the program that runs in each
-pod.
+`request` makes the objects, `platform` sends and follows them through `api`, and `request.pod` is the program that runs
+in each pod.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, Literal, Mapping, Sequence
+import shlex
+import sys
+from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
+from stoker.backends.base.byhand import (
+    document_lines,
+    input_lines,
+    needs_command,
+    stop,
+    subshell,
+    yaml_text,
+)
 from stoker.backends.base.watched import Watched
-from stoker.backends.kubernetes import jobs as k8sjobs
-from stoker.backends.kubernetes.access import UNKNOWN, KubernetesContext
-from stoker.backends.kubernetes.check import check
-from stoker.backends.kubernetes.claims import claim_store
-from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.api.access import UNKNOWN, KubernetesContext
+from stoker.backends.kubernetes.api.client import Cluster
 from stoker.backends.kubernetes.platform import KubernetesPlatform
+from stoker.backends.kubernetes.request import jobs as k8sjobs
+from stoker.backends.kubernetes.request import pod as podprogram
+from stoker.backends.kubernetes.request.check import check
+from stoker.backends.kubernetes.request.claims import claim_store
+from stoker.backends.kubernetes.request.jobs import JOBS, PROGRAM, job_spec, name_of_job, without_token
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
@@ -58,7 +70,7 @@ class KubernetesBackend(Watched):
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterable[Finding]:
         """What nodes, quotas and rights can never give these steps; asks the cluster."""
-        from stoker.backends.kubernetes.prove import NOT_PROVED, needs_of, prove
+        from stoker.backends.kubernetes.proof.prove import NOT_PROVED, needs_of, prove, prove_claim
 
         settings = KubernetesSettings(**self._options)
         try:
@@ -71,13 +83,11 @@ class KubernetesBackend(Watched):
         yield from prove(needs_of(steps, self._options, namespace), self._cluster, pools=settings.get("pools", ()))
         store = claim_store(self._site.artifacts)
         if store is not None:
-            from stoker.backends.kubernetes.proveclaim import prove_claim
-
             yield from prove_claim(steps, self._options, store, self._cluster, namespace)
 
     def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
         """Whether the cluster has another node for a step; asks it, over a connection of its own."""
-        from stoker.backends.kubernetes.prove import has_other_place
+        from stoker.backends.kubernetes.proof.prove import has_other_place
 
         cluster = Cluster(KubernetesSettings(**self._options), os.environ)
         try:
@@ -87,13 +97,13 @@ class KubernetesBackend(Watched):
 
     def may_detach(self, run: DetachedRun) -> None:
         """`UsageError` if a pod lacks what a driver needs; the cluster is not asked."""
-        from stoker.backends.kubernetes import detach as k8sdetach
+        from stoker.backends.kubernetes.running import detach as k8sdetach
 
         k8sdetach.check(self._options, run)
 
     def detach(self, start: DriverStart) -> DriverJob:
         """Create a Job that drives a run."""
-        from stoker.backends.kubernetes import detach as k8sdetach
+        from stoker.backends.kubernetes.running import detach as k8sdetach
 
         return k8sdetach.detach(self._options, start)
 
@@ -114,8 +124,6 @@ class KubernetesBackend(Watched):
 
     def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
         """A script that creates the job's Secret and its Job by kubectl."""
-        from stoker.backends.kubernetes.byhand import script
-
         settings = settings_of(job.step, KubernetesSettings, self._options)
         place = self._place()
         namespace, context = settings.get("namespace") or place.namespace, place.context
@@ -137,3 +145,48 @@ class KubernetesBackend(Watched):
             shares=self._shares,
             environment={},
         )
+
+
+# The script by which a person runs a rendered job by hand. Stoker's worker, which runs bring and take away, is made by
+# the Python that printed the script.
+
+_WORKER: Final = (
+    "import json, sys; from stoker.backends.kubernetes.request.jobs import worker_maps; "
+    "json.dump(worker_maps(sys.argv[1])[int(sys.argv[2])], sys.stdout)"
+)
+
+
+def script(
+    job: Job, request: Mapping[str, Any], *, settings: KubernetesSettings, context: str, namespace: str, bundle: str
+) -> str:
+    """The script; `context` and `namespace` are those that a run would use, `bundle` is the folder with the worker."""
+    named = (("--context", context), ("--namespace", namespace))
+    words = ["kubectl", *(word for flag, name in named if name != UNKNOWN for word in (flag, name))]
+    if settings.get("kubeconfig"):
+        words += ["--kubeconfig", settings.get("kubeconfig")]
+    return subshell(_lines(job, request, shlex.join(words), bundle))
+
+
+def _lines(job: Job, request: Mapping[str, Any], kubectl: str, bundle: str) -> Iterator[str]:
+    (entry,) = request["document"]
+    body = without_token(request["job"])
+    name = body["metadata"]["name"]
+    yield from input_lines(job.key, entry["spec"]["job"]["inputs"])
+    yield needs_command("kubectl", "https://kubernetes.io/docs/tasks/tools/")
+    for volume in job_spec(body)["template"]["spec"].get("volumes", ()):
+        for number, source in enumerate((volume.get("projected") or {}).get("sources", ())):
+            one = shlex.quote(source["configMap"]["name"])
+            what = stop(f"missing: the config map {one}; this makes it where Stoker is installed as it is here")
+            make = shlex.join([sys.executable, "-c", _WORKER, bundle, str(number)])
+            yield f"{kubectl} get configmap {one} >/dev/null 2>&1 || {make} | {kubectl} create -f - || {what}"
+    yield "here=$(mktemp -d)"
+    yield from document_lines('"$here"/job.json', [entry])
+    yield 'gzip -c "$here"/job.json > "$here"/jobs'
+    files = f'--from-file={JOBS}="$here"/jobs --from-file={PROGRAM}={shlex.quote(podprogram.__file__)}'
+    yield f"{kubectl} create secret generic {name} {files}"
+    yield f"{kubectl} apply -f - <<'END'"
+    yield yaml_text(body)
+    yield "END"
+    yield 'rm -r "$here"'
+    yield f"echo its output: {kubectl} logs --follow job/{name_of_job(body)}"
+    yield f"echo to remove it: {kubectl} delete {body['kind'].lower()}/{name} secret/{name}"

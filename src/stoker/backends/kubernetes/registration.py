@@ -33,7 +33,7 @@ def complete_store(options: Mapping[str, Any], uri: str) -> str:
     """A store on a claim, with what the pod needs that reaches it."""
     if not uri.startswith("pvc://"):
         return uri
-    from stoker.backends.kubernetes import claims
+    from stoker.backends.kubernetes.request import claims
 
     return claims.complete(options, uri)
 
@@ -63,9 +63,9 @@ SETUP: Final = StackSetup(
         "where nobody detaches runs",
     },
     complete=lambda context: context,
-    suggest=later("stoker.backends.kubernetes.setup:suggest"),
-    usual=later("stoker.backends.kubernetes.setup:usual_context"),
-    name=later("stoker.backends.kubernetes.setup:stack_name"),
+    suggest=later("stoker.backends.kubernetes.proof.setup:suggest"),
+    usual=later("stoker.backends.kubernetes.proof.setup:usual_context"),
+    name=later("stoker.backends.kubernetes.proof.setup:stack_name"),
     store="The artifact store that pods reach: pvc://CLAIM (by default pvc://stoker, which is made), s3://…, gs://…, "
     "az://…, or a folder that all nodes have at this path",
     usual_store="pvc://stoker",
@@ -74,9 +74,9 @@ SETUP: Final = StackSetup(
         "claim_size": "How much a claim that is made holds",
         "storage_class": "Its storage class; empty for the cluster's default",
     },
-    with_store=later("stoker.backends.kubernetes.setup:with_store"),
-    prepare=later("stoker.backends.kubernetes.setup:prepare"),
-    device_step=later("stoker.backends.kubernetes.setup:device_step"),
+    with_store=later("stoker.backends.kubernetes.proof.setup:with_store"),
+    prepare=later("stoker.backends.kubernetes.proof.setup:prepare"),
+    device_step=later("stoker.backends.kubernetes.proof.setup:device_step"),
 )
 
 KUBERNETES: Final = Backend(
@@ -95,14 +95,14 @@ KUBERNETES: Final = Backend(
     puller=puller,
     parent_image=parent_image,
     doctor=doctor,
-    probe=later("stoker.backends.kubernetes.probe:probe"),
-    nodes=later("stoker.backends.kubernetes.nodelist:nodes"),
+    probe=later("stoker.backends.kubernetes.proof.probe:probe"),
+    nodes=later("stoker.backends.kubernetes.explain.nodes:nodes"),
     setup=SETUP,
-    left_jobs=of_parts("stoker.backends.kubernetes.leftovers:left_jobs"),
-    end_left=of_parts("stoker.backends.kubernetes.leftovers:end_left"),
-    leftovers=of_parts("stoker.backends.kubernetes.leftovers:sweep_clusters"),
-    end_recorded=later("stoker.backends.kubernetes.platform:end_recorded"),
-    beside=later("stoker.backends.kubernetes.beside:places"),
-    has_driver=later("stoker.backends.kubernetes.detach:has_driver"),
-    why_no_driver=later("stoker.backends.kubernetes.detach:why_no_driver"),
+    left_jobs=of_parts("stoker.backends.kubernetes.running.ending:left_jobs"),
+    end_left=of_parts("stoker.backends.kubernetes.running.ending:end_left"),
+    leftovers=of_parts("stoker.backends.kubernetes.running.ending:sweep_clusters"),
+    end_recorded=later("stoker.backends.kubernetes.running.ending:end_recorded"),
+    beside=later("stoker.backends.kubernetes.running.beside:places"),
+    has_driver=later("stoker.backends.kubernetes.running.detach:has_driver"),
+    why_no_driver=later("stoker.backends.kubernetes.running.detach:why_no_driver"),
 )

@@ -2,7 +2,7 @@
 
 The words of Metaflow's `@kubernetes` (https://docs.metaflow.org/api/step-decorators/kubernetes) and of ZenML's
 Kubernetes settings keep their names: `ALIASES` has the second name of a field. A field that is not given is `UNSET`, so
-that a default never beats what somebody wrote. How they become a pod is `backends.kubernetes.pods`.
+that a default never beats what somebody wrote. How they become a pod is `backends.kubernetes.request.pods`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ import socket
 import ssl
 import threading
 import urllib.parse
-from typing import Any, Final, Iterator, Mapping, TypeVar
+from typing import Any, Final, Iterable, Iterator, Mapping, TypeVar
 
+from stoker.backends.base.nodes import NodeDevices, PlatformNode
 from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.ray.settings import PORT, RaySettings, refuse_module
@@ -24,6 +25,8 @@ from stoker.core.errors import BackendError, SettingsError
 
 TIMEOUT: Final = 60.0
 """Seconds for one answer: the dashboard itself gives up after 60 on a job agent that does not come."""
+ASKED: Final = 5.0
+"""Seconds for an answer while a person waits, who is told of each question without one."""
 ABANDONED: Final = 0.3
 """Seconds for a request that was broken off to end; where it does not, its own thread closes what it has opened."""
 CURRENT: Final = "ray/ray_current_cluster"
@@ -356,3 +359,42 @@ class Jobs:
             fix = "name the address of Ray's dashboard, with the port that `ray start` shows"
             raise BackendError(f"what answers at {self.address} is not Ray", fix=fix)
         return answer
+
+
+# For `stoker top`
+
+_TYPE: Final = "accelerator_type:"
+_DEVICES: Final = ("GPU", "TPU", "neuron_cores", "HPU", "NPU")
+"""The resources in which Ray counts accelerators:
+https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html"""
+
+
+def nodes(options: Mapping[str, Any]) -> list[PlatformNode]:
+    """The nodes that are alive; a `BackendError` where the dashboard does not answer."""
+    jobs = Jobs(RaySettings(**options), os.environ)
+    try:
+        return nodes_of(jobs.nodes())
+    finally:
+        jobs.close()
+
+
+def nodes_of(rows: Iterable[Mapping[str, Any]]) -> list[PlatformNode]:
+    """The nodes of the dashboard's rows. What tasks use of them, it does not tell."""
+    return [_node(row) for row in rows]
+
+
+def _node(row: Mapping[str, Any]) -> PlatformNode:
+    total = resources_of(row)
+    state = str(row["state"]).lower()
+    if total is None:
+        total, state = {}, f"{state}, its resources are not understood"
+    model = next((name.removeprefix(_TYPE) for name in total if name.startswith(_TYPE)), "")
+    return PlatformNode(
+        name=str(row.get("node_name") or row.get("node_ip") or row["node_id"]),
+        state=state,
+        cpus=total.get("CPU"),
+        memory=int(total["memory"]) if "memory" in total else None,
+        devices=tuple(
+            NodeDevices(model=model or name, count=float(total[name])) for name in _DEVICES if total.get(name)
+        ),
+    )

@@ -18,14 +18,14 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.adoption import EarlierJob, EarlierJobs
+from stoker.backends.base.adoption import EarlierJobs
 from stoker.backends.base.archives import archive
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import orders as rayorders
 from stoker.backends.ray import tasks as raytasks
-from stoker.backends.ray.jobs import OVER, Jobs
+from stoker.backends.ray.jobs import ASKED, OVER, Jobs
 from stoker.backends.ray.log import DashboardLog, JournalFile, RecordSource
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.codec import from_json
@@ -42,8 +42,6 @@ ASK: Final = (1.0, 2.0, 5.0, 10.0)
 its program, so that this only finds those whose program is gone."""
 MISSING: Final = 60.0
 """Seconds for which the dashboard may not mention a job that it had taken, before that counts as lost."""
-ASKED: Final = 5.0
-"""Seconds for an answer while a person waits, who is told of each question without one."""
 NODE: Final = 20.0
 """Seconds between two questions for the node of a program that runs."""
 LAST_WORDS: Final = 5.0
@@ -249,17 +247,8 @@ class RayPlatform:
             self._unheard.remove(program)
             program.steps, program.earlier = program.taken_steps, False
             self._programs.append(program)
-            self._earlier.add(
-                EarlierJob(
-                    run=program.run,
-                    key=step["key"],
-                    kind=step["kind"],
-                    attempt=step["attempt"],
-                    digest=step["digest"],
-                    handle=(program, number),
-                )
-                for number, step in enumerate(program.names)
-            )
+            for number, step in enumerate(program.names):
+                self._earlier.note(program.run, step, (program, number))
 
     def _program(self, id: str, run: str, folder: str) -> RayProgram:
         source: RecordSource = JournalFile(f"{folder}/journal") if self._shares else DashboardLog(self._jobs, id)

@@ -7,10 +7,11 @@ whose error it is: AlgorithmError (the container's), ClientError (the request's)
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, Mapping, Sequence
+from typing import Final, Sequence
 
 import attrs
 
+from stoker.backends.aws.platform import AwsEnd, EndRow, Object, end_row
 from stoker.core.status import (
     CANCELLED,
     CRASHED,
@@ -27,8 +28,6 @@ from stoker.core.status import (
     WORKER_LOST,
 )
 
-Object = Mapping[str, Any]
-"""A job as DescribeTrainingJob has it."""
 OVER: Final = ("Completed", "Failed", "Stopped")
 WAITING: Final = ("Starting", "Pending", "LaunchingMLInstances", "PreparingTrainingStack")
 """Values of `SecondaryStatus` before a job has its instances, old ones of the API too:
@@ -51,46 +50,8 @@ _CRASHES: Final = frozenset({132, 134, 135, 136, 139})
 """Exit codes by which a process died of its own making: 128 and SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV."""
 
 
-@attrs.frozen(kw_only=True)
-class TrainingEnd:
-    """How a training job ended."""
-
-    state: Literal["succeeded", "failed", "cancelled", "interrupted"]
-    """"interrupted": the platform took its instance away or failed, and the step's code is not to blame."""
-    cause: str = ""
-    """A word of `core.status`; empty of "succeeded"."""
-    message: str = ""
-    """What happened and what to do, in words."""
-    exit_code: int | None = None
-    free: bool = False
-    """Whether the end uses up none of the user's retries: the job is sent again."""
-    later: bool = False
-    """Whether it is sent again after a pause: what it lacks may be there later."""
-    source: str = ""
-    """The page that the reading follows; empty where the exit code alone decided."""
-
-
-@attrs.frozen(kw_only=True)
-class FailureRow:
-    """One way in which a job fails."""
-
-    pattern: re.Pattern[str]
-    """Found in `FailureReason`."""
-    cause: str
-    message: str
-    """In words; "{words}" stands for the reason."""
-    source: str
-    free: bool = False
-    later: bool = False
-
-
-def _row(pattern: str, cause: str, message: str, source: str, *, free: bool = False, later: bool = False) -> FailureRow:
-    compiled = re.compile(pattern, re.IGNORECASE | re.DOTALL)
-    return FailureRow(pattern=compiled, cause=cause, message=message, source=source, free=free, later=later)
-
-
-ENDS: Final[Sequence[FailureRow]] = (
-    _row(
+ENDS: Final[Sequence[EndRow]] = (
+    end_row(
         r"CapacityError|InsufficientInstanceCapacity|insufficient capacity|unable to provision requested ML compute "
         r"capacity",
         QUOTA,
@@ -100,44 +61,44 @@ ENDS: Final[Sequence[FailureRow]] = (
         free=True,
         later=True,
     ),
-    _row(
+    end_row(
         r"InternalServerError|internal (?:server )?error|hardware (?:failure|error)",
         NODE_LOST,
         "SageMaker failed, or an instance of its: {words}",
         _API,
         free=True,
     ),
-    _row(
+    end_row(
         r"ResourceLimitExceeded|account-level service limit",
         REFUSED,
         "the account's quota does not allow it: {words}; ask for more in Service Quotas, or for another type",
         _QUOTA,
     ),
-    _row(
+    end_row(
         r"(?:use an? instance type with more memory|out of memory|OutOfMemory|\bOOM\b)",
         HOST_OOM,
         "the step needed more memory than its instance has: {words}; ask for more memory",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"no space left|disk (?:is )?full|larger volume|storage (?:volume|space)",
         DISK_FULL,
         "the job's volume is full: {words}; ask for more disk",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"exec format error",
         REFUSED,
         "the image is built for another architecture than the instance has",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"(?:executable file not found|no such file or directory).{0,200}|.{0,80}entrypoint.{0,80}not (?:found|exist)",
         REFUSED,
         "the container's command does not exist in the image: {words}; name another image, or `executable`",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"(?:pull|image).{0,200}(?:not (?:found|exist)|denied|unauthorized|no basic auth|manifest unknown)|"
         r"Cannot find repository|CannotPullContainer|ECR image",
         REFUSED,
@@ -145,21 +106,21 @@ ENDS: Final[Sequence[FailureRow]] = (
         "ecr:GetDownloadUrlForLayer, and the image must be in this region",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"(?:access ?denied|not authorized|forbidden|\b403\b|AssumeRole)",
         REFUSED,
         "AWS refused it a right: {words}; `role` must read and write the artifact store, and trust "
         "sagemaker.amazonaws.com",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"(?:data download failed|no S3 objects found|failed to download data)",
         SETUP_FAILED,
         "SageMaker could not bring the job's document to the instance: {words}; see that `role` may list and read the "
         "artifact store",
         _TROUBLE,
     ),
-    _row(
+    end_row(
         r"(?:artifact upload failed|failed to upload)",
         SETUP_FAILED,
         "SageMaker could not write the job's output: {words}; see that `role` may write the artifact store",
@@ -169,28 +130,28 @@ ENDS: Final[Sequence[FailureRow]] = (
 """The first row that fits decides; exit codes are read besides."""
 
 
-def end_of(job: Object) -> TrainingEnd | None:
+def end_of(job: Object) -> AwsEnd | None:
     """How a job ended; None as long as it has not."""
     status, secondary = job.get("TrainingJobStatus"), job.get("SecondaryStatus")
     if status not in OVER:
         return None
     if status == "Completed":
-        return TrainingEnd(state="succeeded", message="finished", exit_code=0)
+        return AwsEnd(state="succeeded", message="finished", exit_code=0)
     if secondary == "MaxRuntimeExceeded":
         text = "the job ran longer than its limit; raise the step's timeout, or `max_runtime`"
-        return TrainingEnd(state="failed", cause=TIMED_OUT, message=text, source=_API)
+        return AwsEnd(state="failed", cause=TIMED_OUT, message=text, source=_API)
     if secondary == "MaxWaitTimeExceeded":
         text = "no spot instances came, or stayed, within the time that it may wait; raise `max_wait`, or spot=False"
-        return TrainingEnd(state="failed", cause=PREEMPTED, message=text, source=_SPOT)
+        return AwsEnd(state="failed", cause=PREEMPTED, message=text, source=_SPOT)
     if secondary == "Interrupted":
         text = "its spot instances were taken back, and SageMaker did not start it again"
-        return TrainingEnd(state="interrupted", cause=PREEMPTED, message=text, free=True, source=_SPOT)
+        return AwsEnd(state="interrupted", cause=PREEMPTED, message=text, free=True, source=_SPOT)
     if status == "Stopped":
-        return TrainingEnd(state="cancelled", cause=CANCELLED, message="somebody stopped the job", source=_API)
+        return AwsEnd(state="cancelled", cause=CANCELLED, message="somebody stopped the job", source=_API)
     return failure_of(str(job.get("FailureReason") or ""))
 
 
-def failure_of(reason: str) -> TrainingEnd:
+def failure_of(reason: str) -> AwsEnd:
     """What `FailureReason` means."""
     words = " ".join(reason.split())
     found = _CODE.search(words)
@@ -199,39 +160,29 @@ def failure_of(reason: str) -> TrainingEnd:
     if not words.startswith("AlgorithmError"):
         for row in ENDS:
             if row.pattern.search(words):
-                state: Literal["interrupted", "failed"] = "interrupted" if row.free else "failed"
-                text = row.message.format(words=words)
-                return TrainingEnd(
-                    state=state,
-                    cause=row.cause,
-                    message=text,
-                    exit_code=code,
-                    free=row.free,
-                    later=row.later,
-                    source=row.source,
-                )
+                return attrs.evolve(row.end(row.message.format(words=words)), exit_code=code)
     elif "exec format error" in words or "executable file not found" in words:
         text = f"the container did not start: {words}; name another image, or `executable`"
-        return TrainingEnd(state="failed", cause=REFUSED, message=text, exit_code=code, source=_TROUBLE)
+        return AwsEnd(state="failed", cause=REFUSED, message=text, exit_code=code, source=_TROUBLE)
     return attrs.evolve(_by_code(code, words), exit_code=code)
 
 
-def _by_code(code: int | None, words: str) -> TrainingEnd:
+def _by_code(code: int | None, words: str) -> AwsEnd:
     if code is None:
         text = f"the job failed: {words}" if words else "the job failed, and SageMaker does not say why"
-        return TrainingEnd(state="failed", cause=WORKER_LOST, message=text, source=_API)
+        return AwsEnd(state="failed", cause=WORKER_LOST, message=text, source=_API)
     if code == 137:
         text = "its container got SIGKILL (exit code 137), which the kernel sends for want of memory"
-        return TrainingEnd(state="failed", cause=KILLED, message=text)
+        return AwsEnd(state="failed", cause=KILLED, message=text)
     if code == 143:
-        return TrainingEnd(state="failed", cause=KILLED, message="its container got SIGTERM (exit code 143)")
+        return AwsEnd(state="failed", cause=KILLED, message="its container got SIGTERM (exit code 143)")
     if code in (126, 127):
         text = f"its container's command could not be run (exit code {code}); see `executable` and the image"
-        return TrainingEnd(state="failed", cause=REFUSED, message=text)
+        return AwsEnd(state="failed", cause=REFUSED, message=text)
     if code in _CRASHES or code < 0:
         text = f"its process died by a signal of its own making (exit code {code})"
-        return TrainingEnd(state="failed", cause=CRASHED, message=text)
-    return TrainingEnd(state="failed", cause=USER_ERROR, message=f"its container left with exit code {code}: {words}")
+        return AwsEnd(state="failed", cause=CRASHED, message=text)
+    return AwsEnd(state="failed", cause=USER_ERROR, message=f"its container left with exit code {code}: {words}")
 
 
 @attrs.frozen(kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.aws import PATIENCE, AwsClient, AwsError, moment, place_of
-from stoker.backends.sagemaker.settings import SagemakerSettings
+from stoker.backends.aws.api import AwsClient, AwsError, moment
+from stoker.backends.sagemaker.causes import OVER
+from stoker.backends.sagemaker.requests import run_prefix
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
 """Of all training jobs: https://docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html"""
@@ -14,10 +15,9 @@ PAGE: Final = 100
 
 
 class SagemakerClient(AwsClient):
-    """The account and region that settings name."""
+    """SageMaker in the account and region that settings name."""
 
-    def __init__(self, settings: SagemakerSettings, *, patience: float = PATIENCE) -> None:
-        super().__init__(place_of("SageMaker", settings), patience=patience)
+    title = "SageMaker"
 
     def create(self, request: Mapping[str, Any]) -> None:
         """Start a training job. One whose name there is already counts as started: names follow from what is asked."""
@@ -42,20 +42,35 @@ class SagemakerClient(AwsClient):
         words: dict[str, Any] = {"NameContains": part, "MaxResults": PAGE}
         if status:
             words["StatusEquals"] = status
-        yield from self.pages("sagemaker", "list_training_jobs", "TrainingJobSummaries", key="NextToken", **words)
+        yield from self.pages("sagemaker", "list_training_jobs", "TrainingJobSummaries", **words)
 
     def live(self, part: str) -> Iterator[str]:
         """The names of jobs with `part` in them that still run or wait."""
         for row in self.named(part, "InProgress"):
             yield str(row["TrainingJobName"])
 
-    def stop(self, name: str) -> None:
+    def end(self, job: str) -> None:
         """End a job: its containers get SIGTERM, and after 120 seconds SIGKILL. One that is over or gone is fine."""
         try:
-            self.call("sagemaker", "stop_training_job", TrainingJobName=name)
+            self.call("sagemaker", "stop_training_job", TrainingJobName=job)
         except AwsError as error:
             if error.code not in ("ValidationException", "ResourceNotFound"):
                 raise
+
+    def end_identified(self, jobs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """End jobs by what a driver recorded; the names of those that were there."""
+        for job in jobs:
+            name = str(job.get("name", ""))
+            row = self.describe(name) if name else None
+            if row is not None and row.get("TrainingJobStatus") not in OVER:
+                self.end(name)
+                yield f"the training job {name}"
+
+    def left(self, run: str) -> Iterator[tuple[str, bool]]:
+        """The jobs of a run that went well or are not over: their names, and whether they run or wait."""
+        for row in self.named(run_prefix(run)):
+            if row["TrainingJobStatus"] not in ("Failed", "Stopped"):
+                yield str(row["TrainingJobName"]), row["TrainingJobStatus"] != "Completed"
 
     def streams(self, name: str) -> list[str]:
         """The log streams of a job's instances, the oldest first: "JOB/algo-1-1700000000"; none where they may not be

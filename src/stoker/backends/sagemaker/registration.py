@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
-from stoker.backends.base import awsregions
+from stoker.backends.aws.settings import complete_region, usual_region
 from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
@@ -58,13 +58,13 @@ def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
 
 def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
     """The rights that are missing."""
-    from stoker.backends.base.aws import PERSON_WAITS
-    from stoker.backends.sagemaker import probe as sagemakerprobe
+    from stoker.backends.aws.api import PERSON_WAITS
+    from stoker.backends.sagemaker import outside
     from stoker.backends.sagemaker.client import SagemakerClient
 
     settings = SagemakerSettings(**options)
     with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
-        return sagemakerprobe.prepare(client, settings, store)
+        return outside.prepare(client, settings, store)
 
 
 SETUP: Final = StackSetup(
@@ -74,9 +74,9 @@ SETUP: Final = StackSetup(
         "role": "The ARN of the role of training jobs, which pulls images and reads and writes the artifact store",
         "image": "The image of steps that name none, in ECR and in this region",
     },
-    complete=awsregions.complete_region,
+    complete=complete_region,
     suggest=suggest,
-    usual=awsregions.usual_region,
+    usual=usual_region,
     name=lambda region: f"sagemaker-{region}",
     store="The artifact store, a bucket in this region: s3://BUCKET/PREFIX",
     prepare=prepare,
@@ -98,11 +98,11 @@ SAGEMAKER: Final = Backend(
     ),
     puller=puller,
     parent_image=parent_image,
-    probe=later("stoker.backends.sagemaker.probe:probe"),
+    probe=later("stoker.backends.sagemaker.outside:probe"),
     setup=SETUP,
-    left_jobs=of_parts("stoker.backends.sagemaker.leftovers:left_jobs"),
-    end_left=of_parts("stoker.backends.sagemaker.leftovers:end_left"),
-    leftovers=of_parts("stoker.backends.sagemaker.leftovers:sweep_accounts"),
-    end_recorded=later("stoker.backends.sagemaker.leftovers:end_recorded"),
+    left_jobs=of_parts("stoker.backends.sagemaker.outside:left_jobs"),
+    end_left=of_parts("stoker.backends.sagemaker.outside:end_left"),
+    leftovers=of_parts("stoker.backends.sagemaker.outside:sweep_accounts"),
+    end_recorded=later("stoker.backends.sagemaker.outside:end_recorded"),
     beside=beside,
 )

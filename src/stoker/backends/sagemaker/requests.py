@@ -16,27 +16,192 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.aws import instances as ec2
+from stoker.backends.aws.instances import InstanceType
+from stoker.backends.aws.jobs import JOB, LATER, WORKER, JobPlaces, tags_of, token_of
 from stoker.backends.base import storeprogram
-from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import requested_lease
-from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
+from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.overlays import merged
-from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.kubernetes.request.check import image_environment
 from stoker.backends.sagemaker import start
-from stoker.backends.sagemaker.instances import DEFAULT, NoType, choose
 from stoker.backends.sagemaker.settings import LONGEST_RUN, SagemakerSettings
-from stoker.core.codec import to_json
+from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.resources import ResourceSettings
-from stoker.core.units import value_or
-from stoker.core.words import dashed_name
+from stoker.core.resources import ResourceSettings, describe
+from stoker.core.units import size_text, value_or
+
+SOURCE: Final = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html"
+"""The page with all types of training jobs (`InstanceType`), read with botocore 1.43."""
+PREFIX: Final = "ml."
+_SIZES: Final = """
+m5   large xlarge 2xlarge 4xlarge 12xlarge 24xlarge
+c5   xlarge 2xlarge 4xlarge 9xlarge 18xlarge
+r5   large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge
+g4dn xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge
+g5   xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge
+g6   xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge
+g6e  xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge
+g7   2xlarge 4xlarge 8xlarge 12xlarge 24xlarge 48xlarge
+g7e  2xlarge 4xlarge 8xlarge 12xlarge 24xlarge 48xlarge
+p3   2xlarge 8xlarge 16xlarge
+p3dn 24xlarge
+p4d  24xlarge
+p4de 24xlarge
+p5   4xlarge 48xlarge
+p5e  48xlarge
+p5en 48xlarge
+p6-b200 48xlarge
+p6-b300 48xlarge
+trn1  2xlarge 32xlarge
+trn1n 32xlarge
+trn2  48xlarge
+"""
+"""Families among which a step gets its type, and their sizes (`SOURCE`). Of types without accelerators m5, c5 and r5
+stand for all: a stack may name another by `instance_type`."""
+USABLE: Final = 0.9
+"""The part of an instance's memory that a step can count on: the kernel and SageMaker's agents keep some."""
+DEFAULT: Final = "ml.m5.large"
+"""The type of a step that asks for nothing in particular."""
+
+
+@attrs.frozen(kw_only=True)
+class TypeChoice:
+    """The instance type of a step."""
+
+    name: str
+    """Such as "ml.g5.2xlarge"."""
+    type: InstanceType | None
+    """What it has; None of one that no table has."""
+    among: int = 0
+    """How many types would hold the step; 0 where its settings name the type."""
+
+    @property
+    def text(self) -> str:
+        """In words: "ml.g5.2xlarge: 8 vCPUs, 32GiB, 1 × A10G"."""
+        if self.type is None:
+            return f"{self.name}, of which Stoker knows nothing"
+        chips = f", {self.type.count} × {self.type.accelerator}" if self.type.count else ""
+        return f"{self.name}: {self.type.vcpus} vCPUs, {self.type.memory // 1024} GiB{chips}"
+
+
+@attrs.frozen(kw_only=True)
+class NoType:
+    """Why no instance type holds a step."""
+
+    what: str
+    why: str
+    fix: str
+
+
+@functools.cache
+def table() -> Mapping[str, InstanceType]:
+    """The types among which a step gets its own, by SageMaker's name."""
+    types = {}
+    for line in _SIZES.strip().splitlines():
+        family, *sizes = line.split()
+        for size in sizes:
+            known = ec2.instance_type(f"{family}.{size}")
+            assert known is not None, f"{family}.{size}"
+            types[f"{PREFIX}{family}.{size}"] = known
+    return types
+
+
+def choose(resources: ResourceSettings, named: str = "") -> TypeChoice | NoType:
+    """The type that the settings name, or the smallest that has what a step asks for.
+
+    A training job has its instances whole: a type with more accelerators than are asked for is not chosen, since all of
+    them would be paid for.
+    """
+    if named:
+        known = ec2.instance_type(named.removeprefix(PREFIX))
+        choice = TypeChoice(name=named, type=known)
+        return choice if known is None else _misfit(resources, choice) or choice
+    kinds: Sequence[Accelerator | None] = resources.get("accelerators", ()) or (None,)
+    for kind in kinds:
+        fitting = {name: each for name, each in table().items() if _holds(each, resources, kind)}
+        if fitting:
+            name = min(fitting, key=lambda name: _size(fitting[name]))
+            return TypeChoice(name=name, type=fitting[name], among=len(fitting))
+    return _nothing(resources)
+
+
+def _size(each: InstanceType) -> tuple[int, int, int]:
+    memory = MODELS[each.accelerator].memory if each.count else (0,)
+    return (max(memory), each.vcpus, each.memory)
+
+
+def _holds(each: InstanceType, resources: ResourceSettings, kind: Accelerator | None) -> bool:
+    return _has_devices(each, resources, kind) and _has_room(each, resources)
+
+
+def _has_room(each: InstanceType, resources: ResourceSettings) -> bool:
+    memory = resources.get("memory", 0)
+    return bool(each.vcpus >= resources.get("cpu_count", 0) and each.memory * 2**20 * USABLE >= memory)
+
+
+def _has_devices(each: InstanceType, resources: ResourceSettings, kind: Accelerator | None) -> bool:
+    count = resources.gpus_per_node
+    if each.count != count:
+        return False
+    if not count:
+        return True
+    model = MODELS[each.accelerator]
+    if kind is not None:
+        return each.accelerator == kind.name
+    vendor = resources.get("gpu_vendor", "nvidia")
+    return bool(model.vendor == vendor and max(model.memory, default=0) >= resources.get("gpu_memory", 0))
+
+
+def _misfit(resources: ResourceSettings, choice: TypeChoice) -> NoType | None:
+    """Why the named type does not hold a step; None where it does."""
+    each = choice.type
+    assert each is not None
+    what = f"asks for {describe(resources)} on {choice.text}"
+    kinds: Sequence[Accelerator | None] = resources.get("accelerators", ()) or (None,)
+    if not any(_has_devices(each, resources, kind) for kind in kinds):
+        why = "a training job gets its instance whole, with exactly these accelerators"
+        asked = f"accelerators='{each.accelerator}:{each.count}'" if each.count else "gpu_count=0"
+        return NoType(what=what, why=why, fix=f"ask for what it has: {asked}; or remove instance_type")
+    if not _has_room(each, resources):
+        usable = size_text(int(each.memory * 2**20 * USABLE))
+        why = f"it has {each.vcpus} vCPUs, and about {usable} of its memory are left to a step"
+        return NoType(what=what, why=why, fix="remove instance_type, or name a larger one")
+    return None
+
+
+def _nothing(resources: ResourceSettings) -> NoType:
+    what = f"asks for {describe(resources)} on each node"
+    count = resources.gpus_per_node
+    kinds: Sequence[Accelerator | None] = resources.get("accelerators", ()) or (None,)
+    same = [
+        each
+        for each in table().values()
+        if each.count and any(_has_devices(attrs.evolve(each, count=count), resources, kind) for kind in kinds)
+    ]
+    if not count:
+        large = max(table().values(), key=lambda each: (each.vcpus, each.memory) if not each.count else (0, 0))
+        why = f"the largest instance without accelerators has {large.vcpus} vCPUs and {large.memory // 1024} GiB"
+        return NoType(what=what, why=why, fix="ask for less, or SagemakerSettings(instance_type='ml.…')")
+    if not same:
+        names = sorted({each.accelerator for each in table().values() if each.count})
+        why = f"training jobs have {', '.join(names)}"
+        return NoType(what=what, why=why, fix="ask for one of these; or a step operator on AWS Batch or SkyPilot")
+    counts = sorted({each.count for each in same})
+    chip = same[0].accelerator
+    if count in counts:
+        largest = max((each for each in same if each.count == count), key=lambda each: each.memory)
+        why = f"the largest with {count} × {chip} has {largest.vcpus} vCPUs and {largest.memory // 1024} GiB"
+        return NoType(what=what, why=why, fix="ask for less")
+    why = f"an instance has {' or '.join(map(str, counts))} × {chip}, and a training job gets it whole"
+    larger = next((each for each in counts if each > count), counts[-1])
+    fix = f"accelerators='{chip}:{larger}'; or a platform that divides instances: AWS Batch, Kubernetes on EKS"
+    return NoType(what=what, why=why, fix=fix)
+
 
 GRACE: Final = 110.0
 """Seconds for a step to end after SIGTERM: SageMaker gives a container 120 before SIGKILL.
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StopTrainingJob.html"""
-LATER: Final = 120.0
-"""Seconds by which SageMaker's limit is later than the step's own, which the worker keeps and which leaves a result."""
 USUAL_RUN: Final = 5 * 86400
 """Seconds that a job may run whose step says nothing: the usual quota of an account.
 https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"""
@@ -49,27 +214,12 @@ INPUT: Final = f"/opt/ml/input/data/{CHANNEL}"
 """Where the channel's files are in the container:
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html"""
 START: Final = "stoker_start.py"
-DOCUMENT: Final = "jobs.json.gz"
-CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
-"""Of a container; they are copied to the artifact store."""
-JOB: Final = "STOKER_JOB"
-WORKER: Final = "STOKER_WORKER"
-TAG: Final = "stoker"
-RUN_TAG: Final = "stoker-run"
-TOKEN_TAG: Final = "stoker-token"
-PASSED: Final = ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-"""Variables of the driver by which the containers find the artifact store: no credentials, which anybody could read who
-may describe the job. They have those of their role."""
+PLACES: Final = JobPlaces(name="sagemaker", grace=GRACE)
 VARIABLES: Final = 100
 VARIABLE: Final = 512
 """Variables of a job, and letters of the text of one.
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html"""
 _READABLE: Final = 20
-
-
-def token_of(job: Job, salt: int = 0) -> str:
-    """The same for the same job, so that a request without an answer is found again."""
-    return hashlib.sha256(f"{job.name} {request_digest(job)}\n{salt}".encode()).hexdigest()[:16]
 
 
 def plain_name(text: str) -> str:
@@ -85,57 +235,19 @@ def run_prefix(run: str) -> str:
 
 def job_name(job: Job, salt: int = 0) -> str:
     """The name of a job, of 63 letters at most: SageMaker takes one name once, so that nothing is started twice."""
-    return run_prefix(job.run) + token_of(job, salt)
-
-
-def root_of(artifacts: str) -> str:
-    """The folder in the artifact store in which the backend has its own."""
-    return f"{artifacts.removeprefix('file://')}/sagemaker"
-
-
-def folder_of(artifacts: str, run: str, token: str) -> str:
-    """The folder of a job in the artifact store."""
-    return f"{root_of(artifacts)}/{dashed_name(run)}/{token}"
-
-
-def worker_place(site: Site) -> str:
-    """Where the archive with Stoker's worker lies, by its digest; empty where the images have it."""
-    if not site.bundle:
-        return ""
-    return f"{root_of(site.artifacts)}/{site.bundle.rstrip('/').rpartition('/')[2]}.zip"
-
-
-def samples_names(job: Job, site: Site) -> tuple[str, str]:
-    """The file in which a job's devices are accounted for, as its container calls it and as this machine does."""
-    name = f"samples-sagemaker-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
-    return f"/tmp/stoker-{name}", f"{site.scratch}/{name}"
+    return run_prefix(job.run) + token_of([job], salt)
 
 
 def program_place(artifacts: str) -> str:
     """The folder of the channel, by the digest of what it has."""
     digest = hashlib.sha256(b"".join(programs().values())).hexdigest()[:32]
-    return f"{root_of(artifacts)}/program-{digest}"
+    return f"{PLACES.root(artifacts)}/program-{digest}"
 
 
 @functools.cache
 def programs() -> Mapping[str, bytes]:
     """The programs in the channel, by name."""
     return {START: Path(start.__file__).read_bytes(), start.PROGRAM: Path(storeprogram.__file__).read_bytes()}
-
-
-# The document
-
-
-def document(job: Job, site: Site, folder: str) -> dict[str, Any]:
-    """The document of a job: what a later driver must know of it, and what its containers are told."""
-    lease, gang = None, None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=samples_names(job, site)[0])
-    if nodes_of(job) > 1:
-        gang = gang_task(job, folder, "stoker", token=token_of(job))
-    spec = boot_spec(attrs.evolve(job, secrets={}), site, checkpoints=CHECKPOINTS, grace=GRACE, lease=lease, gang=gang)
-    about = {"key": job.key, "kind": job_kind(job), "attempt": job.attempt, "digest": request_digest(job)}
-    return {"jobs": [about], "nodes": nodes_of(job), "entries": [to_json(with_copies(spec))]}
 
 
 # The request
@@ -179,9 +291,9 @@ def training_job(
     is_step = job.kind == "step"
     settings = settings_of(job.step, SagemakerSettings, options)
     resources = job.step.settings.resources if is_step else ResourceSettings()
-    token = token_of(job, salt)
-    folder = folder_of(site.artifacts, job.run, token)
-    own = {**image_environment(job.step), **passed, JOB: folder, WORKER: worker_place(site)}
+    token = token_of([job], salt)
+    folder = PLACES.folder(site.artifacts, job.run, token)
+    own = {**image_environment(job.step), **passed, JOB: folder, WORKER: PLACES.worker(site)}
     spot = bool(resources.get("spot"))
     seconds = (job.step.settings.timeout or 0.0) if is_step else 0.0
     machine = {
@@ -198,14 +310,7 @@ def training_job(
         "S3Uri": f"{program_place(site.artifacts)}/",
         "S3DataDistributionType": "FullyReplicated",
     }
-    tags = {
-        **settings.get("tags", {}),
-        TAG: "job",
-        RUN_TAG: tag_text(job.run),
-        TOKEN_TAG: token,
-        "stoker-step": tag_text(job.step.name),
-        "stoker-attempt": str(job.attempt),
-    }
+    tags = {**settings.get("tags", {}), **tags_of(job, token)}
     request: dict[str, Any] = {
         "TrainingJobName": job_name(job, salt),
         "RoleArn": settings.get("role"),
@@ -259,8 +364,3 @@ def too_much(variables: Mapping[str, str]) -> str:
         size = len(variables[longest[0]])
         return f"has the variable {longest[0]} of {size} letters for its container, of which SageMaker takes {VARIABLE}"
     return ""
-
-
-def tag_text(text: str) -> str:
-    """A text as the value of a tag: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html"""
-    return re.sub(r"[^\w\s.:/=+@-]", "-", text)[:256]

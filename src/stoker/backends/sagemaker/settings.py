@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Final, Mapping
 
 import attrs
 
-from stoker.backends.base.awsregions import parse_region
+from stoker.backends.aws.settings import AwsSettings
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError
-from stoker.core.units import UNSET, WHOLE_RUN, not_one_of, parse_positive_count, parse_python, parse_text, strict
+from stoker.core.units import UNSET, not_one_of, parse_positive_count, parse_python, parse_text, strict
 
 ACCESS: Final = ("Platform", "Vpc")
 """https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_TrainingImageConfig.html"""
@@ -114,7 +114,7 @@ def _within(number: Any, least: int, most: int) -> Any:
 
 @strict
 @attrs.frozen(kw_only=True)
-class SagemakerSettings:
+class SagemakerSettings(AwsSettings):
     """How a step runs as a training job of SageMaker; the names are those of CreateTrainingJob, in lower case."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {
@@ -170,13 +170,6 @@ class SagemakerSettings:
     }
     """A name that people know from elsewhere → what to write."""
 
-    # The account
-    region: str | None = attrs.field(default=UNSET, converter=parse_region, metadata=WHOLE_RUN)
-    """The region; without it that of the environment or of the profile."""
-    profile: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
-    """The profile of ~/.aws; without it the environment's."""
-    endpoint_url: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
-    """The address of the services instead of AWS's own, such as a private gateway."""
     # What it runs as
     role: str | None = attrs.field(default=UNSET, converter=parse_role)
     """`RoleArn`: pulls the image, writes the log, and is the step's right to the artifact store."""
@@ -226,8 +219,3 @@ class SagemakerSettings:
     overlay: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_job)
     """Part of the arguments of CreateTrainingJob in the API's words, merged in last: what no other field has, such as
     {"InputDataConfig": [{"ChannelName": "images", …}]} or {"AlgorithmSpecification": {"MetricDefinitions": […]}}."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The field's value, or `default` where nothing was asked."""
-        value = getattr(self, name)
-        return default if value is UNSET or value is None else value

@@ -23,20 +23,29 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base import mailboxes
-from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
+from stoker.backends.base.adoption import EarlierJobs, about
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
-from stoker.backends.base.messages import nodes_of, request_digest
+from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import JobReport
-from stoker.backends.base.statuses import failed, of_boot, read_result
-from stoker.backends.skypilot import causes, requests
-from stoker.backends.skypilot.command import SkyCommand, SkyLaunch, last_lines
+from stoker.backends.base.statuses import failed
+from stoker.backends.skypilot import requests
+from stoker.backends.skypilot.command import (
+    GONE,
+    WAITING,
+    SkyCommand,
+    SkyLaunch,
+    cause_of_launch,
+    last_lines,
+    state_of_cluster,
+    state_of_managed,
+)
 from stoker.backends.skypilot.settings import CLUSTERS, SkypilotSettings
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError, StokerError
 from stoker.core.orders import MailState
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
-from stoker.core.status import CANCELLED, PREEMPTED, WORKER_LOST
+from stoker.core.status import CANCELLED, PREEMPTED
 from stoker.store import notes
 
 ASK: Final = (10.0, 15.0, 30.0, 60.0)
@@ -76,7 +85,7 @@ class SkyMachine:
     """The number of its next order."""
     up: bool = False
     """Whether the programs of all nodes wait for orders."""
-    state: str = causes.WAITING
+    state: str = WAITING
     cause: str = ""
     words: str = ""
     gone_at: float = 0.0
@@ -98,7 +107,7 @@ class SkyMachine:
 
     def lose(self, cause: str, words: str) -> None:
         """It is gone."""
-        self.state, self.cause, self.words = causes.GONE, cause, words
+        self.state, self.cause, self.words = GONE, cause, words
         self.gone_at = self.gone_at or time.monotonic()
 
 
@@ -204,8 +213,7 @@ class SkypilotPlatform:
         machine, letters, state = order
         if state is None or not state.over:
             return machine.usable and machine.busy is None
-        result = mailboxes.result(letters[0])
-        return result is not None and read_result(result).ok
+        return mailboxes.went_well(letters[0])
 
     def _load(self, run: str) -> None:
         """Read what an earlier driver of the run left, and ask SkyPilot which of its machines are there."""
@@ -218,34 +226,23 @@ class SkypilotPlatform:
         if not self._machines:
             return
         for machine, state, cause, words in self._states(list(self._machines)):
-            if state == causes.GONE:
+            if state == GONE:
                 machine.lose(cause, words)
             machine.state = state
         for machine in self._machines:
             self._load_orders(machine, run)
 
     def _load_orders(self, machine: SkyMachine, run: str) -> None:
-        for letter, about, state in mailboxes.orders(machine.boxes[0]):
+        for letter, info, state in mailboxes.orders(machine.boxes[0]):
             machine.next = max(machine.next, letter.number + 1)
             letters = [Letter(box=box, number=letter.number) for box in machine.boxes]
-            if about is None:
+            if info is None:
                 machine.down = True  # an order that only says that nothing more comes
                 continue
             if not machine.usable and (state is None or not state.over):
                 for one in letters:  # should it come up after all, it does not begin
                     mailboxes.ask_end(one, 0.0)
-            self._earlier.add(
-                [
-                    EarlierJob(
-                        run=run,
-                        key=about.key,
-                        kind=about.kind,
-                        attempt=about.attempt,
-                        digest=about.digest,
-                        handle=(machine, letters, state),
-                    )
-                ]
-            )
+            self._earlier.note(run, attrs.asdict(info), (machine, letters, state))
 
     # Sending
 
@@ -318,12 +315,12 @@ class SkypilotPlatform:
     def _order(self, handle: SkypilotHandle, machine: SkyMachine) -> None:
         """Give a job to a machine: an order for each node, the first node's last."""
         job = handle.job
-        about = OrderInfo(key=job.key, kind=job_kind(job), attempt=job.attempt, digest=request_digest(job))
+        info = OrderInfo(**about(job))
         letters = [Letter(box=box, number=machine.next) for box in machine.boxes]
         folder = f"{machine.root}/gang-{machine.next}"
         document = requests.job_document(job, self._site, folder, shares=self._shares)
         for letter in reversed(letters):
-            mailboxes.send(letter, document, about)
+            mailboxes.send(letter, document, info)
         machine.next += 1
         machine.busy, handle.machine, handle.letters = handle, machine, letters
 
@@ -363,7 +360,7 @@ class SkypilotPlatform:
                 continue
             if code and not machine.down:
                 text = launch.text()
-                cause, fix = causes.cause_of_launch(text)
+                cause, fix = cause_of_launch(text)
                 machine.lose(cause, f"SkyPilot could not launch it: {last_lines(text)}" + (f"; {fix}" if fix else ""))
             machine.launch = None
             launch.close()
@@ -373,7 +370,7 @@ class SkypilotPlatform:
         if self._question is not None and self._question.done():
             question, self._question = self._question, None
             for machine, state, cause, words in question.result():
-                if state == causes.GONE and machine.launch is None:
+                if state == GONE and machine.launch is None:
                     machine.lose(cause, words)
                 elif state != machine.state or words != machine.words:
                     machine.state, machine.words = state, words
@@ -390,12 +387,12 @@ class SkypilotPlatform:
         states = []
         if clusters:
             known = {str(one.get("name")): one for one in self._sky.clusters(refresh=True)}
-            states += [(one, *causes.state_of_cluster(known.get(one.record.name))) for one in clusters]
+            states += [(one, *state_of_cluster(known.get(one.record.name))) for one in clusters]
         if managed:
             jobs: dict[str, Mapping[str, Any]] = {}
             for job in self._sky.managed_jobs():  # the latest of a name is the first
                 jobs.setdefault(str(job.get("job_name") or job.get("task_name")), job)
-            states += [(one, *causes.state_of_managed(jobs.get(one.record.name))) for one in managed]
+            states += [(one, *state_of_managed(jobs.get(one.record.name))) for one in managed]
         return states
 
     def _report(self, handle: SkypilotHandle, news: Sequence[LetterNews | None]) -> JobReport | None:
@@ -415,7 +412,10 @@ class SkypilotPlatform:
             if first.result is None and first.state.lost:
                 return self._lost(handle, machine, PREEMPTED, "its machine was taken away", output)
             if self._all_over(news, machine):
-                status = self._status(handle, first)
+                if first.result is not None:
+                    path = requests.samples_of(handle.job, self._site)
+                    mailboxes.keep_samples(handle.job, path, map(mailboxes.samples, handle.letters))
+                status = mailboxes.status_of(handle.job, first, ended=handle.ended)
         elif machine.gone_at and time.monotonic() - machine.gone_at > LAST_WORDS:
             return self._lost(handle, machine, machine.cause, machine.words, output)
         if status is not None:
@@ -426,18 +426,6 @@ class SkypilotPlatform:
     def _all_over(self, news: Sequence[LetterNews | None], machine: SkyMachine) -> bool:
         """Whether no node of a gang writes any more: the machine must be free for the next step."""
         return bool(machine.gone_at) or all(one is not None and one.state.over for one in news)
-
-    def _status(self, handle: SkypilotHandle, first: LetterNews) -> JobStatus:
-        """The status of a job whose program has said that it is over."""
-        memory = int(handle.job.step.settings.resources.get("memory", 0))
-        if first.result is not None:
-            self._keep_samples(handle)
-            return of_boot(read_result(first.result), None, memory=memory)
-        if handle.ended:
-            return failed(CANCELLED)
-        code = first.state.code
-        why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return attrs.evolve(failed(WORKER_LOST, f"Stoker's worker ended without a result: {why}"), exit_code=code)
 
     def _lost(
         self,
@@ -475,18 +463,6 @@ class SkypilotPlatform:
         machine = handle.machine
         if machine is not None and machine.busy is handle:
             machine.busy = None
-
-    def _keep_samples(self, handle: SkypilotHandle) -> None:
-        """Bring the samples of a job's devices here, where the receipt is made."""
-        if not handle.job.step.settings.resources.gpus_per_node:
-            return
-        stem, dot, ending = requests.samples_of(handle.job, self._site).rpartition(".")
-        for node, letter in enumerate(handle.letters):
-            data = mailboxes.samples(letter)
-            if data is not None:
-                path = Path(f"{stem}-{node}{dot}{ending}" if node else f"{stem}{dot}{ending}")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
 
     # Ending
 

@@ -34,7 +34,7 @@ SETUP: Final = StackSetup(
         "api_server": "The address of SkyPilot's API server; empty for the one that `sky api login` has set",
     },
     complete=lambda sky: sky,
-    suggest=later("stoker.backends.skypilot.probe:suggest"),
+    suggest=later("stoker.backends.skypilot.outside:suggest"),
     usual=lambda: "sky",
     name=lambda sky: "sky",
     store="The artifact store that machines of the clouds reach: s3://…, gs://…, az://…",
@@ -48,7 +48,7 @@ SKYPILOT: Final = Backend(
     open=later("stoker.backends.skypilot.backend:SkypilotBackend", takes=2),
     resources=resources_of,
     sends_code=True,
-    unasked=("STK327",),  # of backends.skypilot.check, which is imported with a plan
+    unasked=("STK327",),  # of backends.skypilot.backend, which is imported with a plan
     decorator=FlowDecorator(
         name="skypilot",
         title="SkyPilot",
@@ -57,11 +57,11 @@ SKYPILOT: Final = Backend(
     ),
     puller=puller,
     doctor=doctor,
-    probe=later("stoker.backends.skypilot.probe:probe"),
+    probe=later("stoker.backends.skypilot.outside:probe"),
     setup=SETUP,
-    leftovers=of_parts("stoker.backends.skypilot.leftovers:sweep_accounts"),
-    left_jobs=of_parts("stoker.backends.skypilot.leftovers:left_jobs"),
-    end_left=of_parts("stoker.backends.skypilot.leftovers:end_left"),
-    end_recorded=later("stoker.backends.skypilot.leftovers:end_recorded"),
-    beside=later("stoker.backends.skypilot.beside:places"),
+    leftovers=of_parts("stoker.backends.skypilot.outside:sweep_accounts"),
+    left_jobs=of_parts("stoker.backends.skypilot.outside:left_jobs"),
+    end_left=of_parts("stoker.backends.skypilot.outside:end_left"),
+    end_recorded=later("stoker.backends.skypilot.outside:end_recorded"),
+    beside=later("stoker.backends.skypilot.outside:places"),
 )

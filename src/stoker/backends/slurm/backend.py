@@ -26,12 +26,11 @@ from stoker.backends.base.statuses import failed
 from stoker.backends.base.watched import GATHER, PAUSES, Watched
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.cluster import share_facts, take_facts
-from stoker.backends.slurm.limits import Limits
+from stoker.backends.slurm.limits import Limits, QueueLimits
 from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.pools import Pools
 from stoker.backends.slurm.queue import Controller, QueueFull, refusal_text
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.submitlimits import QueueLimits
 from stoker.backends.slurm.task import SlurmJob, slurm_job
 from stoker.backends.slurm.why import explain
 from stoker.core.codec import to_json

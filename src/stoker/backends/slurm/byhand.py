@@ -1,10 +1,18 @@
-"""The script by which a person submits a rendered job by hand: its folder, its document, and sbatch."""
+"""What a person does on a cluster by hand: submit a rendered job, and run commands beside a step that runs.
+
+The script of a job has its folder, its document, and sbatch. Commands run by `srun --overlap` in the step's job, on
+each of its nodes; of a cluster that is reached by SSH, srun is called on the login node.
+
+https://slurm.schedmd.com/srun.html#OPT_overlap: such a step shares the CPUs, the memory and the devices of the job.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import Any, Iterator, Mapping
 
+from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
 from stoker.backends.base.byhand import (
     document_lines,
     file_lines,
@@ -14,8 +22,10 @@ from stoker.backends.base.byhand import (
     split_variables,
     subshell,
 )
+from stoker.backends.base.logins import Login, Ssh, login
 from stoker.backends.slurm.script import DOCUMENT, SCRIPT, bundle_path, image_of
 from stoker.backends.slurm.settings import SlurmSettings
+from stoker.core.errors import UsageError
 from stoker.core.plan import Job, Site
 from stoker.core.protocol import RESULT
 
@@ -53,3 +63,45 @@ def _document(job: Job, document: Mapping[str, Any], settings: SlurmSettings) ->
     if settings.shares and not image_of(job.step):
         return {**document, "package": ""}
     return document
+
+
+# Beside a step
+
+
+def places(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Beside]:
+    """The nodes of the attempt's job; a `UsageError` where it has none.
+
+    Raises `Away` where the controller, or the login node, does not answer. A connection to a login node stays open as
+    long as this process.
+    """
+    machine = login(SlurmSettings(**options).get("host"))
+    job = str(attempt.placement.get("id", ""))
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(machine.close)
+        asked = machine.run(["squeue", "--noheader", f"--jobs={job}", "--states=RUNNING", "--format=%A %N"])
+        number, _, listed = asked.out.strip().partition(" ")
+        if not job or asked.code or not listed:
+            raise UsageError(
+                f"step '{attempt.key}' has no node: Slurm does not run job {job or 'of its own'} ({NOT_HERE})",
+                fix="see why it waits with `stoker show`",
+            )
+        nodes = machine.run(["scontrol", "show", "hostnames", listed]).out.split()
+        found = [_place(machine, number, node, attempt) for node in nodes]
+        leaving.pop_all()
+    yield from found
+
+
+def _place(machine: Login, job: str, node: str, attempt: RunningAttempt) -> Beside:
+    words: tuple[str, ...] = ("srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
+    words = (*words, "--quiet")
+    if not isinstance(machine, Ssh):
+        return Beside(where=f"node {node}", argv=words, terminal=(*words, "--pty"), environment=attempt.environment)
+    words = (*machine.login_words(), *words)
+    return Beside(
+        where=f"node {node} of {machine.address}",
+        argv=machine.client(),
+        terminal=machine.client(terminal=True),
+        inner=words,
+        inner_terminal=(*words, "--pty"),
+        environment=attempt.environment,
+    )

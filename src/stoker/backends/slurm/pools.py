@@ -18,6 +18,7 @@ from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.cluster import cluster_facts
+from stoker.backends.slurm.limits import QueueLimits
 from stoker.backends.slurm.pool import (
     DOUBT,
     FIRST_WAVE,
@@ -36,7 +37,6 @@ from stoker.backends.slurm.pool import (
 from stoker.backends.slurm.queue import Controller, QueueFull, refusal_text
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import JobRow
-from stoker.backends.slurm.submitlimits import QueueLimits
 from stoker.backends.slurm.task import LATE, SlurmJob, pooled_job
 from stoker.backends.slurm.why import explain
 from stoker.core.codec import to_json

@@ -56,7 +56,7 @@ SLURM: Final = Backend(
     puller=puller,
     default_store=default_store,
     probe=later("stoker.backends.slurm.probe:probe"),
-    nodes=later("stoker.backends.slurm.nodelist:nodes"),
+    nodes=later("stoker.backends.slurm.cluster:nodes"),
     setup=SETUP,
     sends_code=True,
     decorator=FlowDecorator(
@@ -71,5 +71,5 @@ SLURM: Final = Backend(
     left_jobs=of_parts("stoker.backends.slurm.left:left_jobs", folder="slurm"),
     end_left=of_parts("stoker.backends.slurm.left:end_left", folder="slurm"),
     end_recorded=later("stoker.backends.slurm.orphans:end_recorded"),
-    beside=later("stoker.backends.slurm.beside:places"),
+    beside=later("stoker.backends.slurm.byhand:places"),
 )

@@ -1,0 +1,774 @@
+"""Pods that take the steps of a run one after another, each in a fresh process: started, reached, and ended.
+
+Each pod has a pool with one worker (`poolpod`), which this driver reaches by one exec for as long as the pod lives:
+orders go in, output and results come out, and no step costs a request. Pods are the elements of Jobs, created a few at
+first and then more (`WarmPods.tend`). A pod that nobody orders from leaves by itself; what it did stands in its log.
+"""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import json
+import logging
+import os
+import signal
+import time
+from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
+
+import attrs
+
+from stoker.backends.base.adoption import EarlierJob
+from stoker.backends.base.backend import settings_of
+from stoker.backends.base.platforms import Away
+from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
+from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.follow import Follower, is_complete, main_state
+from stoker.backends.kubernetes.api.rbac import POOL_RIGHT, allowed
+from stoker.backends.kubernetes.explain.pending import Pending
+from stoker.backends.kubernetes.objects import condition, is_deleted, node_of, uid
+from stoker.backends.kubernetes.request import jobs as k8sjobs
+from stoker.backends.kubernetes.request.check import may_share
+from stoker.backends.kubernetes.request.claims import MOUNT, claim_store
+from stoker.backends.kubernetes.running.ending import end_pod
+from stoker.backends.kubernetes.running.handles import MARKED_EVENT, JobObject, KubernetesHandle, PodOrder, keep_samples
+from stoker.backends.kubernetes.running.sending import NAMES, Sender, refusal
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.backends.kubernetes.warm import pooljobs
+from stoker.backends.kubernetes.warm.sessions import ASKED, LoggedOrder, PodSessions, PoolPod
+from stoker.core.errors import BackendError
+from stoker.core.orders import SIGNAL
+from stoker.core.plan import Job, JobStatus, Site
+from stoker.core.protocol import StepResult
+from stoker.core.status import CANCELLED, HOST_OOM, WORKER_LOST
+
+log = logging.getLogger(__name__)
+
+FIRST_WAVE: Final = 8
+"""Pods that are created at once at first: those that are there may take all steps while others would start."""
+BETWEEN_WAVES: Final = 2.0
+"""Seconds between two such waves, of which each may be twice as large as the one before."""
+MOST: Final = 256
+"""Pods of one run that take several steps, each a connection. Steps beyond them get pods of their own, once each of
+these has a node."""
+TEND: Final = 0.25
+"""Seconds between two looks at all pods, where nothing is new."""
+EXPLAIN: Final = 1.0
+"""Seconds between two looks at why the steps of a pool wait."""
+GREETING: Final = 120.0
+"""Seconds for which a pod may run whose program is reached and says nothing: it may unpack Stoker's worker on a slow
+disk."""
+LAST_WORDS: Final = 2.0
+"""Seconds after a pod's end in which its connection may still bring something."""
+LOG_PATIENCE: Final = 10.0
+"""Seconds after a pod's orderly end in which its log must be complete."""
+LOAD: Final = 60.0
+"""Seconds in which the pods of an earlier driver must say what they have; one that does not is ended."""
+DOUBT: Final = 0.3
+"""Seconds after a step's failure in which its pod may still say that the cluster has ended it."""
+KILLED_DOUBT: Final = 5.0
+"""The same for a step that was killed: its pod leaves, and its node says whether the memory was full."""
+POLLS: Final = 2
+"""Polls by the engine after which the end of a step is recorded, so that its pod may forget it."""
+SURPLUS: Final = 1.0
+"""Seconds after which an idle pod goes while others wait for room."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class PodPool:
+    """The pods for steps of one shape, and the steps that wait for one."""
+
+    shape: str
+    namespace: str
+    run: str
+    job: Job | None = None
+    """A step of this shape; None for a pool of an earlier driver of which no step came yet."""
+    template: Mapping[str, Any] = attrs.field(factory=dict)
+    waiting: collections.deque[KubernetesHandle] = attrs.field(factory=collections.deque)
+    pods: list[PoolPod] = attrs.field(factory=list)
+    wave: int = FIRST_WAVE
+    wave_at: float = 0.0
+    """When a further wave may follow, on the monotonic clock."""
+    explain_at: float = 0.0
+    created: int = 0
+    """How many Jobs were created."""
+
+
+class PoolHost(Protocol):
+    """What pools need of the platform that they are of."""
+
+    polls: int
+
+    def follower(self, namespace: str, run: str) -> Follower:
+        """What the watches tell of a run."""
+
+    def read(self, follower: Follower) -> None:
+        """Take what the watches tell."""
+
+    def change(self, handle: KubernetesHandle) -> None:
+        """Something is new of a job."""
+
+    def send_alone(self, handles: Sequence[KubernetesHandle]) -> None:
+        """Send jobs that wait for a pod of a pool with pods of their own."""
+
+    def drop(self, place: JobObject) -> None:
+        """Have a Job deleted that nothing is wanted of any more."""
+
+    def why_pending(
+        self, place: JobObject, pods: Sequence[Mapping[str, Any]], job: Job, *, now: float
+    ) -> Pending | None:
+        """Why pods of a Job do not start."""
+
+    def others_wait(self) -> bool:
+        """Whether jobs with pods of their own wait for room."""
+
+
+class WarmPods:
+    """The pools of one driver. Everything is called in the watch's thread, and may raise `Away`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        site: Site,
+        options: Mapping[str, Any],
+        host: PoolHost,
+        sender: Sender,
+        *,
+        shares: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._sessions = PodSessions(cluster, options, stir=self.note)
+        self._site = site
+        self._options = options
+        self._host = host
+        self._sender = sender
+        self._shares = shares
+        store = claim_store(site.artifacts)
+        self._claim = "" if store is None else MOUNT
+        self._pools: dict[str, PodPool] = {}
+        self._usable: dict[str, bool] = {}
+        self._token = os.urandom(12).hex()
+        self._stirred = False
+        self._tend_at = 0.0
+        self._asked: dict[tuple[str, str], list[PoolPod]] = {}
+        """Pods of earlier drivers that are being asked what they have, by namespace and run."""
+        self._places: dict[str, JobObject] = {}
+        """Jobs of pools, by their place in the API."""
+        self._lost: dict[KubernetesHandle, JobObject] = {}
+        self._doubted: dict[KubernetesHandle, tuple[PoolPod, float]] = {}
+        """Jobs that failed, with their pods, and until when the cluster may be the reason, on the monotonic clock."""
+
+    # Orders
+
+    def takes(self, job: Job, namespace: str) -> bool:
+        """Whether a job may run in a pod that takes several."""
+        return may_share(job, self._options) and self._is_usable(namespace)
+
+    def _is_usable(self, namespace: str) -> bool:
+        if namespace not in self._usable:
+            try:
+                verbs = POOL_RIGHT.verbs
+                self._usable[namespace] = all(allowed(self._cluster, POOL_RIGHT, verb, namespace) for verb in verbs)
+            except ApiError:
+                self._usable[namespace] = False
+        return self._usable[namespace]
+
+    def order(self, job: Job, namespace: str) -> KubernetesHandle:
+        """Have a job wait for a pod of its shape; `tend` gives it one."""
+        template = pooljobs.template(job, self._site, self._options, shares=self._shares)
+        shape = pooljobs.shape_of(template, namespace)
+        pool = self._pool(shape, namespace, job.run)
+        pool.job, pool.template = job, template
+        place = pool.pods[-1].place if pool.pods else JobObject(name="", namespace=namespace, run=job.run)
+        handle = KubernetesHandle(job=job, place=place, index=0, order=PodOrder())
+        pool.waiting.append(handle)
+        self._stirred = True
+        return handle
+
+    def _pool(self, shape: str, namespace: str, run: str) -> PodPool:
+        if shape not in self._pools:
+            self._pools[shape] = PodPool(shape=shape, namespace=namespace, run=run)
+        return self._pools[shape]
+
+    def end(self, handle: KubernetesHandle, *, grace: float) -> None:
+        """End a job within so many seconds: at once where no pod has it."""
+        order = _order(handle)
+        handle.ending = True
+        if order.status is not None or order.lost:
+            return
+        for pool in self._pools.values():
+            if handle in pool.waiting:
+                pool.waiting.remove(handle)
+                self._finish(handle, failed(CANCELLED))
+                return
+        for pod in self._pods():
+            if pod.orders.get(order.number) is handle:
+                if not self._sessions.tell(pod, {"do": "end", "number": order.number, "grace": grace}):
+                    pod.leaving = True
+                    end_pod(self._cluster, pod.place.namespace, pod.name, grace)
+                return
+
+    def note(self) -> None:
+        """Something is new of Jobs or pods."""
+        self._stirred = True
+
+    def handles_in(self, path: str) -> Iterator[KubernetesHandle]:
+        """The jobs that the pods of a Job have."""
+        place = self._places[path]
+        for pod in self._pods():
+            if pod.place is place:
+                yield from pod.orders.values()
+
+    def knows(self, path: str) -> bool:
+        """Whether a Job is one of a pool."""
+        return path in self._places
+
+    def _pods(self) -> Iterator[PoolPod]:
+        for pool in self._pools.values():
+            yield from pool.pods
+
+    def _finish(self, handle: KubernetesHandle, status: JobStatus) -> None:
+        _order(handle).status = status
+        self._lost.pop(handle, None)
+        self._doubted.pop(handle, None)
+        self._host.change(handle)
+
+    def settle(self, handle: KubernetesHandle, status: JobStatus) -> None:
+        """Note the end of a job whose pod did not say it."""
+        self._finish(handle, status)
+
+    def requeue(self, handle: KubernetesHandle) -> None:
+        """Have a job wait for another pod: none has begun it, or the cluster took its pod away."""
+        order = _order(handle)
+        self._lost.pop(handle, None)
+        order.number, order.taken, order.claimed, order.lost, order.rest = -1, 0, False, False, b""
+        order.names, order.end, handle.over_since, handle.job_over_since = None, None, 0.0, 0.0
+        template = pooljobs.template(handle.job, self._site, self._options, shares=self._shares)
+        pool = self._pool(pooljobs.shape_of(template, handle.place.namespace), handle.place.namespace, handle.place.run)
+        pool.job, pool.template = handle.job, template
+        pool.waiting.appendleft(handle)
+        self._stirred = True
+
+    # What the pods say
+
+    def streams(self) -> Iterator[int]:
+        """The descriptors to wait for."""
+        for pod in self._pods():
+            for one in (pod.session, pod.log):
+                if one is not None and one.fileno() >= 0:
+                    yield one.fileno()
+
+    def read(self, ready: set[int] | None = None) -> None:
+        """Take what has come over sessions: of all, or of those with these descriptors."""
+        for pod in list(self._pods()):
+            if pod.session is not None and (ready is None or pod.session.fileno() in ready):
+                self._sessions.read(pod, self._take)
+            if pod.log is not None and (ready is None or pod.log.fileno() in ready):
+                self._stirred = True  # its pod is buried with it
+
+    def _take(self, pod: PoolPod, message: Mapping[str, Any], content: bytes) -> None:
+        self._stirred = True
+        if "hello" in message:
+            self._greet(pod, message)
+        elif "closed" in message:
+            pod.leaving, pod.closed = True, str(message["closed"])
+        elif "claimed" in message and message["claimed"] in pod.orders:
+            handle = pod.orders[message["claimed"]]
+            _order(handle).claimed = True
+            self._host.change(handle)
+        elif "output" in message and message["output"] in pod.orders:
+            handle = pod.orders[message["output"]]
+            _order(handle).taken += len(content)
+            self._add_output(handle, content)
+        elif "over" in message and message["over"] in pod.orders:
+            handle = pod.orders.pop(message["over"])
+            pod.kept.append((self._host.polls + POLLS, message["over"]))
+            pod.idle_since = time.monotonic()
+            for name, text in (message.get("samples") or {}).items():
+                keep_samples(name, text, self._site.scratch)
+            if not self._end_order(pod, handle, str(message.get("result") or ""), message.get("code")):
+                pod.leaving = True
+                self._sessions.tell(pod, {"do": "close"})
+        elif "refused" in message and message["refused"] in pod.orders:
+            self.requeue(pod.orders.pop(message["refused"]))
+
+    def _greet(self, pod: PoolPod, message: Mapping[str, Any]) -> None:
+        """A session has begun: go on with what the pod was told, and note what others told it."""
+        pod.ready = pod.served = True
+        pod.tries, pod.folder = 0, str(message.get("place", ""))
+        pod.idle_since = time.monotonic()
+        there = {int(one["number"]): one for one in message["hello"]}
+        pod.next_number = max(pod.next_number, int(message["next"]))
+        ours = {*pod.orders, *(number for _, number in pod.kept)}
+        for number, facts in there.items():
+            if number not in ours and facts.get("mark"):
+                pod.earlier[number] = LoggedOrder(
+                    number=number,
+                    mark=facts["mark"],
+                    begun=bool(facts["claimed"]),
+                    over=bool(facts["over"]),
+                    ok=bool(facts["ok"]),
+                )
+        for number, handle in list(pod.orders.items()):
+            if number in there:
+                _order(handle).claimed = bool(there[number]["claimed"])
+                self._sessions.tell(pod, {"do": "follow", "number": number, "offset": _order(handle).taken})
+                self._host.change(handle)
+            else:  # it was never told
+                self._put(pod, number, handle)
+
+    def _add_output(self, handle: KubernetesHandle, data: bytes) -> None:
+        """Pass on output; messages that name the samples get this machine's name for them."""
+        order = _order(handle)
+        if order.names is not None:
+            whole, newline, order.rest = (order.rest + data).rpartition(b"\n")
+            lines = (whole + newline).splitlines(keepends=True)
+            data = b"".join(line.replace(*order.names) if line.startswith(MARKED_EVENT) else line for line in lines)
+        if data:
+            handle.output.append((0, "stdout", data))
+            self._host.change(handle)
+
+    def _end_order(self, pod: PoolPod, handle: KubernetesHandle, text: str, code: int | None) -> bool:
+        """Note the end of a job; whether its pod may take another."""
+        order = _order(handle)
+        if order.rest:
+            handle.output.append((0, "stdout", order.rest))
+            order.rest = b""
+        result = read_result(text) if text else None
+        order.end = _status_of(handle, result, code)
+        if (result is not None and result.ok) or handle.ending:
+            self._finish(handle, order.end)
+        else:  # it may have been asked to leave by the cluster, which is no fault of its
+            killed = order.end.exit_code == -signal.SIGKILL and order.end.cause != HOST_OOM
+            self._doubted[handle] = (pod, time.monotonic() + (KILLED_DOUBT if killed else DOUBT))
+        return result is not None and result.exited is None
+
+    def _judge(self, now: float) -> None:
+        """Tell failures of steps from pods that the cluster takes away."""
+        for handle, (pod, until) in list(self._doubted.items()):
+            end = _order(handle).end
+            assert end is not None
+            if self._is_taken(pod) and not handle.ending:
+                del self._doubted[handle]
+                self._lose(pod, handle)
+                continue
+            killed = end.exit_code == -signal.SIGKILL and end.cause != HOST_OOM
+            if (pod.closed and not killed) or pod.over or now >= until or handle.ending:
+                del self._doubted[handle]
+                if pod.reason == "OOMKilled" and killed:
+                    evidence = f"the node says that the memory of pod {pod.name} was full (OOMKilled)"
+                    end = killed_for_memory(evidence, None, memory=handle.memory)
+                self._finish(handle, attrs.evolve(end, cause=CANCELLED) if handle.ending else end)
+
+    def _is_taken(self, pod: PoolPod) -> bool:
+        """Whether the cluster takes a pod away."""
+        thing = self._thing(pod)
+        return pod.closed == SIGNAL or (
+            thing is not None and (is_deleted(thing) or condition(thing, "DisruptionTarget") is not None)
+        )
+
+    # Pods
+
+    def tend(self, now: float, *, at_once: bool = False) -> None:
+        """See to all pods: reach those that run, give them steps, create those that are lacking."""
+        if not self._pools or (not self._stirred and not at_once and now < self._tend_at):
+            return
+        self._stirred, self._tend_at = False, now + TEND
+        while self._sessions.unreached:
+            pod, error = self._sessions.unreached[0]
+            self._cluster.get("/version")  # where the API server is away, the pod is not to blame
+            self._sessions.unreached.pop(0)
+            namespace = pod.place.namespace
+            if isinstance(error, Away) and any(one.ready and one.place.namespace == namespace for one in self._pods()):
+                self._give_up(pod, error)
+            else:
+                self._forbid(namespace, error)
+        for pool in list(self._pools.values()):
+            for pod in list(pool.pods):
+                self._see_to(pool, pod, now)
+            self._assign(pool)
+        self._judge(now)
+        self._stirred = self._stirred or bool(self._doubted)
+        for pool in list(self._pools.values()):
+            self._hire(pool, now)
+            self._explain(pool, now)
+        self._dismiss(now)
+        for path, place in list(self._places.items()):
+            wanted = any(pod.place is place for pod in self._pods()) or place in self._lost.values()
+            wanted = wanted or any(pod.place is place for pod, _ in self._doubted.values())
+            if not wanted:
+                del self._places[path]
+                self._host.drop(place)
+
+    def _see_to(self, pool: PodPool, pod: PoolPod, now: float) -> None:
+        """Reach a pod that runs, and take what is left of one that has ended."""
+        thing = self._thing(pod)
+        follower = self._host.follower(pod.place.namespace, pod.place.run)
+        if thing is None:
+            if pod.place.uid in follower.gone:
+                self._bury(pool, pod, {}, now)
+            return
+        pod.name = thing["metadata"]["name"]
+        if is_complete(thing) or uid(thing) in follower.gone:
+            self._bury(pool, pod, thing, now)
+            return
+        if pod.session is None and "running" in main_state(thing):
+            pod.running_since = pod.running_since or now
+            if now >= pod.next_try and not pod.over:
+                self._sessions.open(pod, pooljobs.session_command(self._settings(pod), claim=self._claim), now)
+        elif pod.session is not None and not pod.session.is_open and now - pod.session_asked_at > ASKED:
+            self._sessions.hang_up(pod)
+            self._sessions.note_unreached(pod, Away(f"the node of the pod {pod.name} has not answered for {ASKED:g} s"))
+        elif pod.session is not None and not pod.served and now - pod.running_since > GREETING:
+            self._sessions.hang_up(pod)
+            self._sessions.unreached.append((pod, Away(f"the program in the pod {pod.name} says nothing")))
+            self._stirred = True
+            return
+        due = [number for polls, number in pod.kept if self._host.polls >= polls]
+        if due and pod.ready:
+            pod.kept = [one for one in pod.kept if one[1] not in due]
+            for number in due:
+                self._sessions.tell(pod, {"do": "forget", "number": number})
+
+    def _thing(self, pod: PoolPod) -> Mapping[str, Any] | None:
+        """A pod as the API has it; None where it is not seen yet."""
+        place = pod.place
+        mine = self._host.follower(place.namespace, place.run).pods_of(place.name, pod.index, place.count)
+        if pod.name:  # the Job controller may have made another since
+            mine = [thing for thing in mine if thing["metadata"]["name"] == pod.name] or mine
+        return min(mine, key=lambda thing: str(thing["metadata"].get("creationTimestamp", "")), default=None)
+
+    def _settings(self, pod: PoolPod) -> KubernetesSettings:
+        for pool in self._pools.values():
+            if pod in pool.pods and pool.job is not None:
+                return settings_of(pool.job.step, KubernetesSettings, self._options)
+        return KubernetesSettings(**self._options)
+
+    def _forbid(self, namespace: str, error: BackendError) -> None:
+        """No pod of a namespace is reached: each step gets a pod of its own from now on."""
+        log.warning("each step gets a pod of its own: the pods of %s are not reached by exec: %s", namespace, error)
+        self._usable[namespace] = False
+        for pool in self._pools.values():
+            if pool.namespace == namespace:
+                for pod in [one for one in pool.pods if not one.served]:
+                    self._end_unserved(pool, pod)
+                self._send_alone(pool)
+
+    def _give_up(self, pod: PoolPod, error: BackendError) -> None:
+        """A pod is not reached and others are: its node is broken, or too busy."""
+        log.warning("the pod %s is given up, which is not reached by exec: %s", pod.name, error)
+        for pool in self._pools.values():
+            if pod in pool.pods and not pod.served:
+                self._end_unserved(pool, pod)
+
+    def _end_unserved(self, pool: PodPool, pod: PoolPod) -> None:
+        """End a pod that never had an order: as long as it waits for one it holds a place that others need."""
+        pod.leaving = True
+        pool.pods.remove(pod)
+        thing = self._thing(pod)
+        if thing is not None and not is_complete(thing):
+            end_pod(self._cluster, pod.place.namespace, thing["metadata"]["name"], 0.0)
+
+    def _send_alone(self, pool: PodPool) -> None:
+        """Give the steps that wait pods of their own."""
+        handles = list(pool.waiting)
+        pool.waiting.clear()
+        if handles:
+            for handle in handles:
+                handle.order = None
+            self._host.send_alone(handles)
+
+    def _bury(self, pool: PodPool, pod: PoolPod, thing: Mapping[str, Any], now: float) -> None:
+        """Take what a pod that has ended left: by its session, by its log, or not at all."""
+        pod.ended_at = pod.ended_at or now
+        pod.leaving = True
+        if pod.session is not None and now - pod.ended_at < LAST_WORDS:
+            self._sessions.read(pod, self._take)
+            if pod.session is not None:
+                self._stirred = True
+                return
+        self._sessions.hang_up(pod)
+        ended = main_state(thing).get("terminated") or {} if thing else {}
+        pod.reason = str(ended.get("reason") or "")
+        if pod.orders or pod.is_earlier:
+            answer = self._sessions.logged(pod, now) if thing else ({}, False)
+            if answer is None:
+                return
+            logged, complete = answer
+            if not complete and ended.get("exitCode") == 0 and now - pod.ended_at < LOG_PATIENCE:
+                pod.next_try = now + TEND
+                return
+            for number, handle in pod.orders.items():
+                self._settle(pod, handle, logged.get(number), complete=complete)
+            pod.orders.clear()
+            pod.earlier = {number: one for number, one in logged.items() if one.begun}
+        elif not pod.served and pool.waiting and ended.get("exitCode") != 0:
+            # It failed before it took a step: one that waits fails with it, as with a pod of its own.
+            self._lose(pod, pool.waiting.popleft())
+        pod.over = True
+        pool.pods.remove(pod)
+
+    def _settle(self, pod: PoolPod, handle: KubernetesHandle, one: LoggedOrder | None, *, complete: bool) -> None:
+        """What became of an order whose pod has ended; `complete`: the pod's log says all."""
+        if one is not None and one.result:
+            self._take_logged(pod, handle, one)
+        elif complete and (one is None or not one.begun):
+            self.requeue(handle)
+        else:
+            self._lose(pod, handle)
+
+    def _take_logged(self, pod: PoolPod, handle: KubernetesHandle, one: LoggedOrder) -> None:
+        """Take an order's output and result from its pod's log."""
+        order = _order(handle)
+        self._add_output(handle, one.output[order.taken :])
+        for name, text in one.samples.items():
+            keep_samples(name, text, self._site.scratch)
+        self._end_order(pod, handle, one.result, one.code)
+
+    def _lose(self, pod: PoolPod, handle: KubernetesHandle) -> None:
+        """Nothing but the cluster can tell what became of a job."""
+        handle.place, handle.index = pod.place, pod.index
+        _order(handle).lost = True
+        self._lost[handle] = pod.place
+        self._host.change(handle)
+
+    # Steps to pods
+
+    def _assign(self, pool: PodPool) -> None:
+        """Give the steps that wait to idle pods."""
+        for pod in pool.pods:
+            if not pool.waiting:
+                return
+            if pod.idle:
+                handle = pool.waiting.popleft()
+                number, pod.next_number = pod.next_number, pod.next_number + 1
+                order = _order(handle)
+                order.number, order.message, order.reason = number, "", ""
+                handle.place, handle.index = pod.place, pod.index
+                thing = self._thing(pod)
+                node = "" if thing is None else str(thing["spec"].get("nodeName") or "")
+                handle.facts.update({"pod": pod.name, **({"node": node} if node else {})})
+                pod.orders[number] = handle
+                self._put(pod, number, handle)
+
+    def _put(self, pod: PoolPod, number: int, handle: KubernetesHandle) -> None:
+        """Order a job of a pod; where it is not reached, it is told by the next session."""
+        self._name_samples(pod, number, handle)
+        question = {"do": "order", "number": number, "mark": pooljobs.mark_of(handle.job)}
+        self._sessions.tell(pod, question, self._document(handle.job))
+
+    def _document(self, job: Job) -> bytes:
+        """What a pod is told of a job, compressed."""
+        opened = k8sjobs.opened_store(self._site, os.environ)
+        spec = pooljobs.document(job, self._site, self._options, shares=self._shares, environment=opened)
+        return gzip.compress(json.dumps(spec, separators=(",", ":")).encode(), 1, mtime=0)
+
+    def _name_samples(self, pod: PoolPod, number: int, handle: KubernetesHandle) -> None:
+        if handle.job.step.settings.resources.gpus_per_node:
+            names = f"{pod.folder}/{number}/samples.jsonl", k8sjobs.samples_of(handle.job, self._site)
+            here, there = (json.dumps(name.removesuffix(".jsonl"))[1:-1].encode() for name in names)
+            _order(handle).names = here, there
+
+    def _hire(self, pool: PodPool, now: float) -> None:
+        """Create the pods that are lacking, few at first."""
+        ready = sum(pod.idle or pod.coming for pod in pool.pods)
+        lacking = len(pool.waiting) - ready
+        if lacking <= 0 or pool.job is None:
+            return
+        if not self._is_usable(pool.namespace):
+            self._send_alone(pool)
+            return
+        if now < pool.wave_at:
+            return
+        room = MOST - sum(not pod.over for pod in self._pods())
+        if room <= 0:
+            if not any(self._waits_for_room(pod) for pod in pool.pods):
+                self._send_alone(pool)
+            return
+        count = min(lacking, room, pool.wave if self._sender.fails_by_index() else 1)
+        try:
+            self._create(pool, pool.job, count)
+        except Away:
+            raise
+        except BackendError as error:
+            for handle in list(pool.waiting):
+                self._finish(handle, refusal(error))
+            pool.waiting.clear()
+            return
+        if count >= pool.wave:
+            pool.wave, pool.wave_at = 2 * pool.wave, now + BETWEEN_WAVES
+
+    def _waits_for_room(self, pod: PoolPod) -> bool:
+        """Whether the cluster has no node for a pod: one of its own would wait behind it."""
+        thing = self._thing(pod) if pod.coming else {}
+        return thing is None or (pod.coming and not node_of(thing))
+
+    def _create(self, pool: PodPool, job: Job, count: int) -> None:
+        self._sender.bring_worker(pool.namespace, pool.run)
+        token = f"{self._token}-{pool.shape}-{pool.created}"
+        for salt in range(NAMES):
+            name = pooljobs.job_name(job, token, salt)
+            body = pooljobs.manifest(job, pool.template, pool.shape, name=name, token=token, count=count)
+            path = f"{k8sjobs.collection(pool.namespace, 'Job')}/{name}"
+            thing = self._sender.create_pool(path, body, pool.run)
+            if thing is not None:
+                break
+        else:
+            raise BackendError(f"names such as {name} are taken in the namespace {pool.namespace}")
+        pool.created += 1
+        self._add_pods(pool, thing, is_earlier=False)
+
+    def _add_pods(self, pool: PodPool, thing: Mapping[str, Any], *, is_earlier: bool) -> list[PoolPod]:
+        """Note the pods of a Job of a pool."""
+        count = int(thing["spec"].get("completions") or 1)
+        name, key = thing["metadata"]["name"], thing["metadata"]["uid"]
+        place = JobObject(name=name, namespace=pool.namespace, run=pool.run, uid=key, count=count, owns=True)
+        self._places[place.path] = place
+        pods = [PoolPod(place=place, index=index, is_earlier=is_earlier) for index in range(count)]
+        pool.pods += pods
+        for handle in pool.waiting:
+            handle.place = place
+        return pods
+
+    def _explain(self, pool: PodPool, now: float) -> None:
+        """Say why steps wait; one whose pod never starts fails with it."""
+        if not pool.waiting or now < pool.explain_at:
+            return
+        begins = any(not _order(handle).claimed for pod in pool.pods for handle in pod.orders.values())
+        if begins or any(pod.coming and pod.running_since for pod in pool.pods):
+            pool.explain_at = now + TEND  # what waits is known once they have begun
+            return
+        pool.explain_at = now + EXPLAIN
+        coming = [pod for pod in pool.pods if pod.coming]
+        # What a pod that is about to start waits for is not worth a word.
+        text, key = ("", "") if coming else ("it waits for a pod that takes steps like it", "pool")
+        for handle, pod in zip(list(pool.waiting), coming):
+            thing = self._thing(pod)
+            things = [] if thing is None else [thing]
+            pending = self._host.why_pending(pod.place, things, handle.job, now=now)
+            if pending is None:
+                continue
+            if pending.hopeless:
+                pool.waiting.remove(handle)
+                pod.leaving = True
+                pool.pods.remove(pod)
+                if thing is not None:
+                    end_pod(self._cluster, pod.place.namespace, thing["metadata"]["name"], 0.0)
+                self._finish(handle, failed(pending.cause or "refused", pending.text))
+            else:
+                text, key = pending.text, pending.key
+        for handle in pool.waiting:
+            order = _order(handle)
+            if key and order.reason != key:
+                order.message, order.reason = text, key
+                self._host.change(handle)
+
+    def _dismiss(self, now: float) -> None:
+        """Let idle pods leave while others wait for room."""
+        wait = [pool for pool in self._pools.values() if pool.waiting and any(pod.coming for pod in pool.pods)]
+        if not wait and not self._host.others_wait():
+            return
+        for pool in self._pools.values():
+            for pod in pool.pods if not pool.waiting else ():
+                if pod.idle and now - pod.idle_since > SURPLUS:
+                    pod.leaving = True
+                    self._sessions.tell(pod, {"do": "close"})
+
+    # Another driver's pods
+
+    def load(self, follower: Follower, namespace: str, run: str) -> list[EarlierJob[tuple[JobObject | PoolPod, int]]]:
+        """The orders in pods of an earlier driver, which are asked what they have.
+
+        Where the API server falls silent meanwhile (`Away`), the next call goes on with the same pods.
+        """
+        pods = self._asked.setdefault((namespace, run), [])
+        for name, thing in follower.jobs.things.items():
+            shape = (thing["metadata"].get("labels") or {}).get(pooljobs.POOL)
+            path = f"{k8sjobs.collection(namespace, 'Job')}/{name}"
+            if shape and path not in self._places and not thing["metadata"].get("deletionTimestamp"):
+                pods += self._add_pods(self._pool(shape, namespace, run), thing, is_earlier=True)
+        until = time.monotonic() + LOAD
+        while unknown := [pod for pod in pods if self._is_unknown(pod)]:
+            if time.monotonic() > until:
+                for pod in unknown:
+                    end_pod(self._cluster, namespace, pod.name, 0.0)
+                break
+            self.read()
+            self.tend(time.monotonic(), at_once=True)
+            if any(self._is_unknown(pod) for pod in unknown):
+                time.sleep(0.02)
+                self._host.read(follower)
+        del self._asked[namespace, run]
+        return [
+            EarlierJob(
+                run=run, key=str(key), kind=str(kind), attempt=int(attempt), digest=str(digest), handle=(pod, number)
+            )
+            for pod in pods
+            for number, one in pod.earlier.items()
+            for key, kind, attempt, digest in [one.mark]
+        ]
+
+    def _is_unknown(self, pod: PoolPod) -> bool:
+        """Whether a pod may have orders of which nothing is known."""
+        if pod.over or pod.ready:
+            return False
+        thing = self._thing(pod)
+        return thing is not None and (is_complete(thing) or "running" in main_state(thing))
+
+    def adopt(self, pod: PoolPod, number: int, job: Job, attempt: int) -> KubernetesHandle:
+        """Take over an order of an earlier driver."""
+        one = pod.earlier.pop(number)
+        order = PodOrder(number=number, claimed=one.begun)
+        handle = KubernetesHandle(job=job, place=pod.place, index=pod.index, attempt=attempt, order=order)
+        handle.facts["pod"] = pod.name
+        if pod.over:
+            self._settle(pod, handle, one, complete=True)
+            return handle
+        self._name_samples(pod, number, handle)
+        pod.orders[number] = handle
+        self._sessions.tell(pod, {"do": "follow", "number": number, "offset": 0})
+        return handle
+
+    def is_worth_adopting(self, pod: PoolPod, number: int) -> bool:
+        """Whether an order of an earlier driver went well, or may still."""
+        one = pod.earlier[number]
+        return one.ok if one.over or pod.over else True
+
+    def discard(self, pod: PoolPod, number: int) -> None:
+        """End an order of an earlier driver that nobody wants."""
+        one = pod.earlier.pop(number, None)
+        if one is not None and not one.over:
+            pod.leaving = True
+            self._sessions.tell(pod, {"do": "end", "number": number, "grace": 0.0})
+            self._sessions.tell(pod, {"do": "close"})
+
+    def abandon(self) -> None:
+        """Break off the request that waits for an answer, from another thread."""
+        self._sessions.abandon()
+
+    def places(self) -> list[JobObject]:
+        """The Jobs of all pools."""
+        return list(self._places.values())
+
+    def close(self) -> None:
+        """End all sessions."""
+        for pod in self._pods():
+            for one in (pod.session, pod.log):
+                if one is not None:
+                    one.close()
+        self._sessions.close()
+
+
+def _status_of(handle: KubernetesHandle, result: StepResult | None, code: int | None) -> JobStatus:
+    """How an order ended, from what its program left."""
+    if result is None:
+        words = f"the step's program ended with exit code {code} and left no result"
+        return failed(CANCELLED) if handle.ending else failed(WORKER_LOST, words)
+    status = of_boot(result, None, memory=handle.memory)
+    return attrs.evolve(status, cause=CANCELLED) if handle.ending and result.exited is not None else status
+
+
+def _order(handle: KubernetesHandle) -> PodOrder:
+    """A handle's order, which every handle has that a pool knows."""
+    assert handle.order is not None
+    return handle.order

@@ -1,0 +1,277 @@
+"""How the pods of pools are reached: each by one exec for as long as it lives, and by its log once it has left.
+
+What a pod that has left says in its log are the orders that no driver has taken (`poolpod.leave`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import time
+import zlib
+from typing import Any, Callable, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.base.platforms import Away
+from stoker.backends.base.statuses import read_result
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, Inquiry
+from stoker.backends.kubernetes.api.execution import Execution
+from stoker.backends.kubernetes.request.pods import CONTAINER
+from stoker.backends.kubernetes.running.handles import MARKED, JobObject, KubernetesHandle
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.codec import parse_json, parse_object
+from stoker.core.errors import BackendError, SettingsError
+from stoker.core.protocol import MARK
+
+log = logging.getLogger(__name__)
+
+AGAIN: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds before a pod that was not reached is tried again."""
+ASKED: Final = 10.0
+"""Seconds for an answer of a pod's node."""
+UNREACHED: Final = 15.0
+"""Seconds for which a pod may run and not be reached by exec; then no pod of its namespace takes several steps."""
+LOG_SILENCE: Final = 120.0
+"""Seconds after a pod's end in which its log must be answered: its node may be busy, or be back soon."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class PoolPod:
+    """A pod that takes several steps: an element of a Job."""
+
+    place: JobObject
+    index: int
+    name: str = ""
+    """The pod's; empty until it is seen."""
+    session: Execution | None = None
+    session_asked_at: float = 0.0
+    """When the session was asked for, on the monotonic clock."""
+    ready: bool = False
+    """Whether the session has said what the pod has."""
+    served: bool = False
+    """Whether it ever was reached."""
+    data: bytearray = attrs.field(factory=bytearray)
+    """What came over the session and is not complete."""
+    folder: str = ""
+    """Its pool's folder, as the pod calls it."""
+    orders: dict[int, KubernetesHandle] = attrs.field(factory=dict)
+    """Those that are not over."""
+    kept: list[tuple[int, int]] = attrs.field(factory=list)
+    """Those that are over: the count of polls after which the pod may forget each, and its number."""
+    earlier: dict[int, LoggedOrder] = attrs.field(factory=dict)
+    """Orders of an earlier driver that nobody has adopted."""
+    next_number: int = 0
+    next_try: float = 0.0
+    tries: int = 0
+    running_since: float = 0.0
+    idle_since: float = 0.0
+    ended_at: float = 0.0
+    """When its end was seen, on the monotonic clock."""
+    leaving: bool = False
+    """Whether it takes nothing more."""
+    closed: str = ""
+    """Why its worker has left, by `core.orders`; empty where that is not known."""
+    over: bool = False
+    log: Inquiry | None = None
+    """The question for its log, once it has ended."""
+    reason: str = ""
+    """Why its container ended, as its node says."""
+    is_earlier: bool = False
+    """Whether an earlier driver started it."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could begin a step at once."""
+        busy = self.orders or any(not one.over for one in self.earlier.values())
+        return self.ready and not self.leaving and not self.over and not busy
+
+    @property
+    def coming(self) -> bool:
+        """Whether it will be able to."""
+        return not self.ready and not self.leaving and not self.over and not self.orders
+
+
+class PodSessions:
+    """The sessions of one driver with the pods of its pools. Whatever is new of a pod, `stir` is called."""
+
+    def __init__(self, cluster: Cluster, options: Mapping[str, Any], *, stir: Callable[[], None]) -> None:
+        self._cluster = cluster
+        # Whether a pod is reached says nothing of whether the API server answers.
+        self._reach = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED, named=False)
+        self._stir = stir
+        self.unreached: list[tuple[PoolPod, BackendError]] = []
+        """Pods that are reached by no session, and why."""
+
+    def open(self, pod: PoolPod, command: Sequence[str], now: float) -> None:
+        """Ask for a session with a pod that runs."""
+        pod.next_try = now + AGAIN[min(pod.tries, len(AGAIN) - 1)]
+        pod.tries += 1
+        pod.session_asked_at = now
+        try:
+            pod.session = Execution(
+                self._reach, pod.place.namespace, pod.name, command, container=CONTAINER, wait=False
+            )
+            pod.ready = False
+        except Away as error:
+            self.note_unreached(pod, error)
+
+    def note_unreached(self, pod: PoolPod, error: BackendError) -> None:
+        """A session was not begun: `Away` where the node does not answer, or not yet."""
+        now = time.monotonic()
+        pod.next_try = max(pod.next_try, now + AGAIN[min(pod.tries, len(AGAIN)) - 1])
+        self._stir()
+        if isinstance(error, ApiError) and error.status == 401 and self._reach.access.renewable:
+            self._reach.access.renew()
+        lasting = not isinstance(error, Away) and (not isinstance(error, ApiError) or error.status == 403)
+        log.debug("the pod %s is not reached: %s", pod.name, error)
+        if lasting or (not pod.served and now - pod.running_since > UNREACHED):
+            self.unreached.append((pod, error))
+
+    def read(self, pod: PoolPod, take: Callable[[PoolPod, Mapping[str, Any], bytes], None]) -> None:
+        """Hand on the messages that have come over a pod's session."""
+        assert pod.session is not None
+        try:
+            pod.data += pod.session.take()
+            while (end := pod.data.find(b"\n")) >= 0:
+                message = parse_object(pod.data[:end].decode("utf-8", "replace"))
+                size = int(message.get("bytes", 0))
+                if len(pod.data) < end + 1 + size:
+                    return
+                content = bytes(pod.data[end + 1 : end + 1 + size])
+                del pod.data[: end + 1 + size]
+                take(pod, message, content)
+        except BackendError as error:  # `Away` too
+            opened = pod.session.is_open
+            log.debug("the session with the pod %s ended: %s", pod.name, error)
+            self.hang_up(pod)
+            if not opened:
+                self.note_unreached(pod, error)
+        except SettingsError as error:
+            log.debug("the session with the pod %s says what nobody understands: %s", pod.name, error)
+            self.hang_up(pod)
+
+    def hang_up(self, pod: PoolPod) -> None:
+        """Forget a session that broke."""
+        if pod.session is not None:
+            pod.session.close()
+        pod.session, pod.ready = None, False
+        pod.data.clear()
+        self._stir()
+
+    def tell(self, pod: PoolPod, question: Mapping[str, Any], content: bytes = b"") -> bool:
+        """Ask something of a pod; False where it is not reached."""
+        if pod.session is None or not pod.ready:
+            return False
+        try:
+            head = {**question, "bytes": len(content)} if content else question
+            pod.session.write(json.dumps(head, separators=(",", ":")).encode() + b"\n" + content)
+        except Away:
+            self.hang_up(pod)
+            return False
+        return True
+
+    def logged(self, pod: PoolPod, now: float) -> tuple[Mapping[int, LoggedOrder], bool] | None:
+        """What a pod that has ended wrote of its orders, and whether that is all; None while its log has not come."""
+        if pod.log is None:
+            if now < pod.next_try:
+                return None
+            pod.log = self._cluster.inquire_log(pod.place.namespace, pod.name, container=CONTAINER)
+        try:
+            text = pod.log.take()
+        except BackendError as error:  # `Away` too
+            log.debug("the log of the pod %s is not answered: %s", pod.name, error)
+            pod.log, pod.next_try = None, now + AGAIN[-1]
+            refused = isinstance(error, ApiError) and error.status in (400, 403, 404)
+            return ({}, False) if refused or now - pod.ended_at > LOG_SILENCE else None
+        if text is None:
+            return None
+        pod.log = None
+        return logged_orders(text)
+
+    def abandon(self) -> None:
+        """Break off the request that waits for an answer, from another thread."""
+        self._reach.abandon()
+
+    def close(self) -> None:
+        """Close the connection by which sessions are asked for."""
+        self._reach.close()
+
+
+@attrs.frozen(kw_only=True)
+class LoggedOrder:
+    """An order, as its pod knows it."""
+
+    number: int
+    mark: Sequence[Any]
+    """Key, kind, attempt and request of its job."""
+    begun: bool = False
+    over: bool = False
+    ok: bool = False
+    """Whether it went well."""
+    code: int | None = None
+    """The exit code of its program, negative for a signal."""
+    output: bytes = b""
+    result: str = ""
+    """The result's text; empty where there is none."""
+    samples: Mapping[str, str] = attrs.field(factory=dict)
+    """What is recorded of its devices, by the name of the file on the driver's machine."""
+
+
+def logged_orders(log: bytes) -> tuple[dict[int, LoggedOrder], bool]:
+    """The orders in a log whose lines stand behind their times, and whether the log has all that the pod wrote."""
+    orders: dict[int, LoggedOrder] = {}
+    current: LoggedOrder | None = None
+    output: list[bytes] = []
+    texts: dict[str, list[str]] = {}
+    for stamped in log.splitlines(keepends=True):
+        line = stamped.partition(b" ")[2]
+        if not line.startswith(MARKED):
+            output.append(line)
+            continue
+        try:
+            record = parse_json(line[len(MARK.encode()) :])
+            kind = record["kubernetes"]
+        except (SettingsError, KeyError, TypeError):
+            continue
+        if kind in ("order", "end"):
+            if current is not None:
+                orders[current.number] = _whole(current, output, texts)
+            output, texts = [], {}
+            if kind == "end":
+                return orders, True
+            current = LoggedOrder(
+                number=int(record["number"]),
+                mark=record["mark"],
+                begun=bool(record["begun"]),
+                code=record["code"],
+            )
+        else:
+            texts.setdefault(json.dumps([kind, record.get("name", "")]), []).append(str(record.get("text", "")))
+    return orders, False
+
+
+def _whole(order: LoggedOrder, output: Sequence[bytes], texts: Mapping[str, Sequence[str]]) -> LoggedOrder:
+    """An order with what stands behind its record."""
+    result, samples = "", {}
+    for key, pieces in texts.items():
+        kind, name = json.loads(key)
+        try:
+            text = zlib.decompress(base64.b64decode("".join(pieces), validate=True)).decode()
+        except (ValueError, zlib.error):
+            continue
+        if kind == "result":
+            result = text
+        elif kind == "samples":
+            samples[name] = text
+    read = read_result(result) if result else None
+    return attrs.evolve(
+        order,
+        over=order.code is not None,
+        ok=read is not None and read.ok,
+        output=b"".join(output),
+        result=result,
+        samples=samples,
+    )

@@ -1,0 +1,142 @@
+"""What is asked of an account outside of a run: what a stack needs there, and what runs left.
+
+Two identities act: the one that runs Stoker (`DRIVER`), and the job's `role`, by which SageMaker pulls the image and
+writes the log, and the step's code reads and writes the artifact store (`JOB`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final, Iterator, Mapping, Sequence
+
+from stoker.backends.aws.api import PERSON_WAITS, AwsApi, is_denied
+from stoker.backends.aws.outside import (
+    STORE,
+    AwsRight,
+    Leftovers,
+    account_check,
+    image_check,
+    policies_text,
+    policy,
+    role_check,
+    store_check,
+    trust_policy,
+)
+from stoker.backends.base.backend import Leftover, Preparation, ProbeRequest, Sweep
+from stoker.backends.sagemaker.client import LOG_GROUP, SagemakerClient
+from stoker.backends.sagemaker.requests import run_prefix
+from stoker.backends.sagemaker.settings import SagemakerSettings
+from stoker.core.errors import BackendError, StokerError
+from stoker.core.findings import Check
+
+POLICY: Final = "`stoker stacks setup sagemaker` prints the least policy where one is missing"
+TRUSTED: Final = "sagemaker.amazonaws.com"
+"""Who takes the role of jobs: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html"""
+_JOBS: Final = "arn:aws:sagemaker:{region}:{account}:training-job/*"
+_LOGS: Final = f"arn:aws:logs:{{region}}:{{account}}:log-group:{LOG_GROUP}:*"
+DRIVER: Final[Sequence[AwsRight]] = (
+    (
+        (
+            "sagemaker:CreateTrainingJob",
+            "sagemaker:DescribeTrainingJob",
+            "sagemaker:StopTrainingJob",
+            "sagemaker:AddTags",
+        ),
+        _JOBS,
+    ),
+    (("sagemaker:ListTrainingJobs",), "*"),
+    (("logs:GetLogEvents", "logs:DescribeLogStreams"), _LOGS),
+    *STORE,
+)
+"""What whoever runs Stoker calls, and on what: https://docs.aws.amazon.com/sagemaker/latest/dg/api-permissions-reference.html"""
+JOB: Final[Sequence[AwsRight]] = (
+    (("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"), _LOGS),
+    (("cloudwatch:PutMetricData",), "*"),
+    (
+        (
+            "ecr:GetAuthorizationToken",
+            "ecr:BatchCheckLayerAvailability",
+            "ecr:BatchGetImage",
+            "ecr:GetDownloadUrlForLayer",
+        ),
+        "*",
+    ),
+    *STORE,
+)
+"""What a job's role is for: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html#sagemaker-roles-createtrainingjob-perms"""
+
+
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """For `stoker doctor --stack`: what `checks` finds, with an answer of AWS while a person waits."""
+    settings = SagemakerSettings(**options)
+    with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
+        yield from checks(client, settings, request.store)
+
+
+def checks(api: AwsApi, settings: SagemakerSettings, store: str) -> Iterator[Check]:
+    """What a stack with these settings finds; ends at the first thing without which nothing else can be asked."""
+    yield (who := account_check(api, settings))
+    if who.problem:
+        return
+    try:
+        api.call("sagemaker", "list_training_jobs", MaxResults=1)
+    except BackendError as error:
+        fix = f"the account needs sagemaker:ListTrainingJobs; {POLICY}" if is_denied(error) else error.fix
+        yield Check(name="training jobs", found="", problem=error.message, fix=fix)
+    else:
+        yield Check(name="training jobs", found="listed")
+    try:
+        if settings.get("role"):
+            yield role_check(api, "role", str(settings.get("role")), TRUSTED)
+        else:
+            fix = "name one: role = 'arn:aws:iam::…:role/…'"
+            yield Check(name="role", found="", problem="jobs have no role, and do not start without one", fix=fix)
+        yield from image_check(api, str(settings.get("image", "")))
+        yield from store_check(api, store, POLICY)
+    except BackendError as error:  # it went away between two questions
+        yield Check(name="account", found="", problem=error.message, fix=error.fix)
+
+
+def prepare(api: AwsApi, settings: SagemakerSettings, store: str) -> Preparation | None:
+    """The least policies where this identity may not list training jobs, or jobs have no role; None otherwise."""
+    identity = api.call("sts", "get_caller_identity")
+    what = "" if settings.get("role") else "a role of training jobs, with these policies; name it as `role`"
+    try:
+        api.call("sagemaker", "list_training_jobs", MaxResults=1)
+    except BackendError as error:
+        if not is_denied(error):
+            raise
+        what = f"rights for {identity.get('Arn')}: {error.message}"
+    if not what:
+        return None
+    account, region = str(identity.get("Account") or "*"), str(settings.get("region", "*"))
+    places = {"account": account, "region": region, "store": store}
+    policies = {
+        "whoever runs Stoker": policy(DRIVER, **places, passed=settings.get("role", ""), trusted=TRUSTED),
+        "the role of jobs (role)": policy(JOB, **places),
+        "who may take it (its trust policy)": trust_policy(TRUSTED),
+    }
+    return Preparation(text=policies_text(policies), what=what, apply=None)
+
+
+# What runs left: SageMaker keeps the records of jobs for ever.
+
+LEFT: Final = Leftovers(SagemakerClient, SagemakerSettings)
+left_jobs, end_left, end_recorded = LEFT.left_jobs, LEFT.end_left, LEFT.end_recorded
+
+
+def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
+    """End the jobs of this database's runs that nobody continues."""
+    jobs = 0
+    ended = tuple(run_prefix(run) for run in set(sweep.ours) - sweep.kept)
+    for part in parts:
+        try:
+            for client in LEFT.accounts([part]):
+                for name in list(client.live("stoker-")):
+                    if name.startswith(ended):
+                        jobs += 1
+                        if not sweep.dry_run:
+                            client.end(name)
+        except StokerError as error:
+            sweep.say(error.message)
+    yield Leftover(kind="sagemaker_jobs", noun="training job", rest="of runs on SageMaker", count=jobs)
