@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,21 @@ def layers(repository: Path) -> list[list[str]]:
     """The folders of each layer as pyproject.toml has them, the highest first."""
     contracts = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     return [[name.strip() for name in row.split("|")] for row in contracts["contracts"][0]["layers"]]
+
+
+ANSWER = re.compile(r"^\| [^|]+\? \| `([\w/]+)\.py` \| `(\w+)` \|$", re.MULTILINE)
+"""A row of the table "Where things happen" of docs/dev/architecture.md."""
+
+
+def test_things_happen_where_the_architecture_says(repository: Path, references: dict[str, set[str]]) -> None:
+    answers = ANSWER.findall((repository / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8"))
+    assert len(answers) >= 10
+    for path, name in answers:
+        tree = ast.parse((repository / "src" / "stoker" / f"{path}.py").read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}, path
+        module = f"stoker.{path.replace('/', '.')}"
+        users = {other for other, named in references.items() if module in named and other != module}
+        assert users, f"nothing uses {module}"
 
 
 SAME_NAME = ("stoker.flows", "stoker.integrations")
