@@ -12,7 +12,7 @@ from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.engine.execution import element_task, lines_up, step_task
+from stoker.engine.execution import element_tasks, lines_up, step_task
 from stoker.engine.inputs import StepBindings, UnequalLengths, tree_digest
 from stoker.engine.jobs import LONGEST_LINE, Pace
 from stoker.store import artifacts
@@ -135,7 +135,7 @@ def test_a_task_requires_what_its_inputs_come_from() -> None:
 
 
 def test_only_elements_that_nothing_hangs_on_stand_in_line() -> None:
-    assert lines_up(step()) and element_task(step(), "f[0]", [], 0).ahead
+    assert lines_up(step()) and element_tasks(step(), "f")("f[0]", [], 0).ahead
     assert not lines_up(step(settings=StepSettings(timeout=5.0)))
     assert not lines_up(step(settings=StepSettings(isolation="fresh")))
     assert not lines_up(step(hooks={"on_success": SOURCE}))

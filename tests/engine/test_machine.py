@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import patch
 
 import attrs
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from stoker.core.plan import Capacity
 from stoker.core.status import CAUSES, NEVER_RETRIED, RETRIED_IF_NAMED, STEP_DONE, STEP_GOOD
 from stoker.engine import events as ev
+from stoker.engine import machine
 from stoker.engine.machine import LOST_LIMIT, RESTORE_LIMIT, Machine
 from stoker.engine.pool import PATIENCE
 
@@ -405,6 +407,26 @@ def test_a_fan_out_fails_for_the_cause_of_its_first_failed_element() -> None:
     assert [(one.status, one.cause) for one in ends] == [("failed", "user-error")]
 
 
+def test_elements_are_prepared_as_those_before_them_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "WINDOW", 3)
+    for room, most in ((ROOM, 3), (None, 8)):  # a platform with a queue of its own runs as many as it likes
+        player = Player(room=room)
+        player.start(task("f", fanout=True), task("sum", "f"))
+        player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f") for n in range(8))))
+        seen = []
+        while "f" not in player.settled:
+            while player.preparing:
+                seen.append(player.preparing.pop(0))
+                assert len(seen) - len(player.settled) <= most
+                if seen[-1] == "f[1]":
+                    player.tell(ev.ResultFound(key="f[1]", earlier="cached"))
+                else:
+                    player.tell(ev.Prepared(key=seen[-1]))
+            key = next(iter(player.running))
+            player.tell(ev.Ended(key=key, attempt=player.running.pop(key), cause=""))
+        assert seen == [f"f[{n}]" for n in range(8)]
+
+
 def test_an_empty_fan_out_succeeds() -> None:
     player = Player()
     player.start(task("f", fanout=True), task("sum", "f"))
@@ -710,8 +732,8 @@ def graph(draw: Any) -> list[ev.TaskSpec]:
 
 
 @st.composite
-def worlds(draw: Any) -> tuple[list[ev.TaskSpec], bool, int]:
-    return graph(draw), draw(st.booleans()), draw(st.integers(0, 2**32))
+def worlds(draw: Any) -> tuple[list[ev.TaskSpec], bool, int, int]:
+    return graph(draw), draw(st.booleans()), draw(st.integers(0, 2**32)), draw(st.sampled_from([1, 2, 4096]))
 
 
 def lose_some(player: Player, key: str, attempt: int, chance: random.Random) -> list[str]:
@@ -728,9 +750,14 @@ def lose_some(player: Player, key: str, attempt: int, chance: random.Random) -> 
 
 @settings(max_examples=400)
 @given(worlds())
-def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.TaskSpec], bool, int]) -> None:
+def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.TaskSpec], bool, int, int]) -> None:
     """No step is done and running, none ends twice, no output of a good step is lost, retries stay in their limit."""
-    tasks, fail_fast, seed = world
+    tasks, fail_fast, seed, window = world
+    with patch.object(machine, "WINDOW", window):
+        keep_the_promises(tasks, fail_fast, seed)
+
+
+def keep_the_promises(tasks: list[ev.TaskSpec], fail_fast: bool, seed: int) -> None:
     chance = random.Random(seed)
     player = Player(fail_fast=fail_fast)
     player.tell(ev.Added(tasks=tuple(tasks)))
@@ -788,3 +815,4 @@ def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.TaskSpec], 
         assert count <= player.tasks[key].retries + 1
     pool = player.machine._pools["p"]
     assert (pool.running, pool.cpus, pool.memory) == (0, 0.0, 0), "something is held by nobody"
+    assert player.machine._counted == 0

@@ -69,14 +69,25 @@ def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> TaskSpec:
     return _task(step, key=step.key, requires=tuple(dict.fromkeys(requires)), fanout=True, tried=tried)
 
 
-def element_task(step: StepPlan, key: str, requires: Sequence[str], tried: int) -> TaskSpec:
-    """The task of one element of a fan-out."""
-    return _task(step, key=key, requires=tuple(requires), parent=step.key, tried=tried)
+def element_tasks(step: StepPlan, parent: str) -> Callable[[str, Sequence[str], int], TaskSpec]:
+    """What makes the task of an element of a fan-out, of its key, what it requires, and how often it was tried.
+
+    `parent` is the fan-out's key, or empty where it does not end with the last element that is known. The tasks share
+    what they have in common: there may be a hundred thousand of them.
+    """
+    common = _common(step)
+    common.update(parent=parent, on_success="on_success" in step.hooks, on_failure="on_failure" in step.hooks)
+    common["ahead"] = lines_up(step)
+
+    def make(key: str, requires: Sequence[str], tried: int) -> TaskSpec:
+        return TaskSpec(key=key, requires=tuple(requires), tried=tried, **common)
+
+    return make
 
 
 def escalated_task(step: StepPlan, key: str, parent: str) -> TaskSpec:
     """The task of a step or an element whose request was changed; in a worker's line it would get the old request."""
-    return attrs.evolve(_task(step, key=key, parent=parent), ahead=False)
+    return _task(step, key=key, parent=parent)
 
 
 def lines_up(step: StepPlan) -> bool:
@@ -91,27 +102,28 @@ def lines_up(step: StepPlan) -> bool:
     )
 
 
-def _task(step: StepPlan, **fields: Any) -> TaskSpec:
+def _task(step: StepPlan, *, fanout: bool = False, **fields: Any) -> TaskSpec:
+    fields["on_success"] = "on_success" in step.hooks and not fanout
+    fields["on_failure"] = "on_failure" in step.hooks and not fanout
+    return TaskSpec(fanout=fanout, **_common(step), **fields)
+
+
+def _common(step: StepPlan) -> dict[str, Any]:
+    """What the tasks of a step and of its elements have in common."""
     settings = step.settings
     retry, counts = settings.retry, demand(settings)
-    element = bool(fields.get("parent"))
-    fanout = bool(fields.get("fanout"))
-    return TaskSpec(
-        pool=step.backend,
-        cpus=counts.cpus,
-        memory=counts.memory,
-        gang=settings.resources.node_count,
-        devices=counts.devices,
-        retries=retry.times,
-        retry_on=frozenset(retry.on),
-        climbs=climbed_after(retry.on_oom),
-        delay=retry.delay,
-        backoff=retry.backoff,
-        max_delay=retry.max_delay,
-        jitter=retry.jitter,
-        timeout=settings.timeout,
-        on_success="on_success" in step.hooks and not fanout,
-        on_failure="on_failure" in step.hooks and not fanout,
-        ahead=element and lines_up(step),
-        **fields,
-    )
+    return {
+        "pool": step.backend,
+        "cpus": counts.cpus,
+        "memory": counts.memory,
+        "gang": settings.resources.node_count,
+        "devices": counts.devices,
+        "retries": retry.times,
+        "retry_on": frozenset(retry.on),
+        "climbs": climbed_after(retry.on_oom),
+        "delay": retry.delay,
+        "backoff": retry.backoff,
+        "max_delay": retry.max_delay,
+        "jitter": retry.jitter,
+        "timeout": settings.timeout,
+    }

@@ -8,6 +8,7 @@ a finished step adds its successors, the body of a dynamic pipeline adds steps a
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from typing import Callable, Final, Iterable, Mapping
 
 from stoker.core.plan import Capacity
@@ -65,6 +66,11 @@ RESTORE_LIMIT: Final = 3
 """How often a task may wait for lost inputs to be computed again until that counts as its failure: what a disk damages
 faster than it is computed would otherwise be computed for ever."""
 
+WINDOW: Final = 4096
+"""Elements of fan-outs that are prepared and not settled at one time, on backends whose capacity is known: many more
+than one machine runs at once. What is prepared has inputs and a cache key, which of a hundred thousand fill the
+memory."""
+
 _ENDED_FROM_OUTSIDE: Final = frozenset({CANCELLED, KILLED, WORKER_LOST})
 """Causes as which the end of an attempt may be seen that was asked to end."""
 
@@ -77,6 +83,7 @@ class ScheduledTask:
         "cancelled",
         "causes",
         "children",
+        "counted",
         "expanded",
         "failures",
         "losses",
@@ -108,6 +115,8 @@ class ScheduledTask:
         self.reopened = False
         # The cause for which the running attempt is being cancelled.
         self.cancelled = ""
+        # Whether it counts as one of the elements of the window.
+        self.counted = False
         # Of a fan-out: whether its elements are known, how many are not settled, and of each status the first
         # element's place and cause.
         self.expanded = False
@@ -130,6 +139,9 @@ class Machine:
         self._failed: set[str] = set()
         self._finished = False
         self._alarms: list[tuple[float, str, int]] = []
+        # Elements whose requirements are met and for which the window has no room yet, and how many it has.
+        self._later: deque[ScheduledTask] = deque()
+        self._counted = 0
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[..., None]] = {
             Added: self._grow,
@@ -153,6 +165,10 @@ class Machine:
     def handle(self, event: Event, now: float) -> list[Action]:
         """The actions that follow from `event`; none where it is about something that is over."""
         self._handlers[type(event)](event, now)
+        while self._later and self._counted < WINDOW:
+            state = self._later.popleft()
+            if state.status == "pending" and not state.unmet:
+                self._prepare(state)
         self._admit()
         if not self._open and not self._unsettled and not self._hooks and not self._finished:
             self._finished = True
@@ -247,6 +263,13 @@ class Machine:
     # From preparation to submission
 
     def _prepare(self, state: ScheduledTask) -> None:
+        if state.task.parent and not state.counted and self._pools[state.task.pool].capacity is not None:
+            # One that runs again does not wait: elements of the window wait for it.
+            if self._counted >= WINDOW and not state.reopened:
+                self._later.append(state)
+                return
+            state.counted = True
+            self._counted += 1
         state.status = "preparing"
         key = state.task.key
         self._actions.append(Expand(key=key) if state.task.fanout else Prepare(key=key))
@@ -433,6 +456,9 @@ class Machine:
                 continue
             state.status = status
             self._unsettled -= 1
+            if state.counted:
+                state.counted = False
+                self._counted -= 1
             task = state.task
             self._actions.append(RecordEnd(key=task.key, status=status, cause=cause))
             if state.reopened and status != "failed":

@@ -16,12 +16,12 @@ from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import DeferredObserver, Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
 from stoker.core.protocol import JOB, METRICS
-from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, RunStatus
+from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, STEP_GOOD, RunStatus
 from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
-from stoker.engine.execution import Policy, StepExecution, element_task, step_task
+from stoker.engine.execution import Policy, StepExecution, element_tasks, step_task
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, key_parts
@@ -474,14 +474,12 @@ class RunLoop:
         facts = {"started": time.time()} if earlier is None else {"started": earlier, "began": earlier}
         self._executions[key].facts = dict(facts)
         tasks = []
+        make = element_tasks(step, key)
         for index in range(count):
             member = f"{key}[{index}]"
             self._members[member] = (step, index)
-            tasks.append(
-                element_task(
-                    step, member, self._inputs.elements_of(step, index), self._recorder.earlier_attempts(member)
-                )
-            )
+            earlier_attempts = self._recorder.earlier_attempts(member)
+            tasks.append(make(member, self._inputs.elements_of(step, index), earlier_attempts))
         self._recorder.record_expansion(key, count)
         self._observer.changed(key, "expanded", {"count": count})
         self.tell(ev.Expanded(key=key, tasks=tuple(tasks)))
@@ -583,6 +581,8 @@ class RunLoop:
         self._observer.changed(key, action.status, observed_facts(facts, parent=parent, index=index))
         if execution is not None:
             execution.inputs = execution.digests = {}
+            if parent in self._fanouts and action.status in STEP_GOOD and not step.hooks:
+                execution.facts = {}  # all of them are recorded, and there may be a hundred thousand elements
         if step.backend in self._expecting and not parent:
             self._expecting[step.backend].settle(key, success=action.status in ("succeeded", "cached"))
         if self.on_settled is not None:
