@@ -75,9 +75,7 @@ def element_tasks(step: StepPlan, parent: str) -> Callable[[str, Sequence[str], 
     `parent` is the fan-out's key, or empty where it does not end with the last element that is known. The tasks share
     what they have in common: there may be a hundred thousand of them.
     """
-    common = _common(step)
-    common.update(parent=parent, on_success="on_success" in step.hooks, on_failure="on_failure" in step.hooks)
-    common["ahead"] = lines_up(step)
+    common = {**_common(step), "parent": parent, "ahead": lines_up(step)}
 
     def make(key: str, requires: Sequence[str], tried: int) -> TaskSpec:
         return TaskSpec(key=key, requires=tuple(requires), tried=tried, **common)
@@ -103,12 +101,10 @@ def lines_up(step: StepPlan) -> bool:
 
 
 def _task(step: StepPlan, *, fanout: bool = False, **fields: Any) -> TaskSpec:
-    fields["on_success"] = "on_success" in step.hooks and not fanout
-    fields["on_failure"] = "on_failure" in step.hooks and not fanout
-    return TaskSpec(fanout=fanout, **_common(step), **fields)
+    return TaskSpec(fanout=fanout, **_common(step, calls_hooks=not fanout), **fields)
 
 
-def _common(step: StepPlan) -> dict[str, Any]:
+def _common(step: StepPlan, *, calls_hooks: bool = True) -> dict[str, Any]:
     """What the tasks of a step and of its elements have in common."""
     settings = step.settings
     retry, counts = settings.retry, demand(settings)
@@ -126,4 +122,6 @@ def _common(step: StepPlan) -> dict[str, Any]:
         "max_delay": retry.max_delay,
         "jitter": retry.jitter,
         "timeout": settings.timeout,
+        "on_success": calls_hooks and "on_success" in step.hooks,
+        "on_failure": calls_hooks and "on_failure" in step.hooks,
     }

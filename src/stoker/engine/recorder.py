@@ -323,9 +323,9 @@ class Recorder:
         self._progress.pop(key, None)
         cache_key = execution.cache_key if execution is not None else ""
         columns = {name: facts[name] for name in _OF_STEPS if name in facts}
-        if parent:
+        if parent and not self._resumed:  # elements of earlier sessions are counted by who looks
             self._add_usage(parent, columns.get("usage") or {})
-        elif key in self._used and not self._resumed:  # earlier sessions' elements are counted by who looks
+        elif key in self._used:
             columns["usage"] = self._used.pop(key)
         self._batch.step(
             StepRow(
