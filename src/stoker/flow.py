@@ -5,9 +5,13 @@ Names are imported when they are first used. docs/flows.md says of every name of
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from stoker.core.cards import Artifact, Frame, Image, Markdown, ProgressBar, Table
     from stoker.core.flow import CaughtFailure
     from stoker.core.secret import Secret
@@ -200,11 +204,28 @@ _HOMES = {
 }
 
 
+__path__: list[str] = []
+"""Makes this module a package, whose modules are served: `stoker.flow.cards`."""
+
+
+class _Modules:
+    """Finds the modules below this one."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith("stoker.flow."):
+            return None
+        from stoker.flows.modules import spec_of
+
+        return spec_of(name)
+
+
+sys.meta_path.append(_Modules)
+
+
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
-        import importlib
-
         from stoker.pipelines.scripts import watch_script
 
         watch_script()
@@ -228,6 +249,13 @@ def _decorator(name: str) -> Any:
         if refusal(name):
             # `from stoker.flow import vertex` would make another message of an AttributeError.
             raise RefusedName(refusal(name))
+        from stoker.flows.modules import is_served
+        from stoker.migrate import metaflow
+
+        if is_served(name):
+            return importlib.import_module(f"stoker.flow.{name}")
+        if name in metaflow.NAMES:
+            raise RefusedName(f"metaflow.{name} is not here: {metaflow.advice(name)}")
     raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 import stoker.flow
+from stoker.core.errors import RefusedName
+from stoker.flows.modules import HOMES, homes_of
 
 METAFLOW = """
 FlowSpec step current Parameter JSONType JSONTypeClass IncludeFile Config ConfigValue config_expr user_step_decorator
@@ -57,3 +60,22 @@ def test_every_name_is_there_and_described() -> None:
     assert set(stoker.flow.__all__) <= set(dir(stoker.flow))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = stoker.flow.no_such_name
+
+
+@pytest.mark.parametrize("module", sorted(HOMES))
+def test_every_served_module_has_the_names_of_its_table(module: str) -> None:
+    served = importlib.import_module(f"stoker.flow.{module}")
+    assert set(homes_of(module)) == set(served.__all__) <= set(dir(served))
+    assert all(getattr(served, name) is not None for name in served.__all__)
+
+
+def test_names_that_are_not_here_say_what_is() -> None:
+    with pytest.raises(RefusedName, match=r"metaflow\.exit_hook is not here: look at the exit code"):
+        exec("from stoker.flow import exit_hook")
+    with pytest.raises(RefusedName, match=r"metaflow\.client\.nothing is not here"):
+        exec("from stoker.flow.client import nothing")
+    from stoker.flow import client
+
+    assert client.__name__ == "stoker.flow.client"
+    with pytest.raises(ModuleNotFoundError, match=r"stoker\.flow\.nothing"):
+        exec("import stoker.flow.nothing")
