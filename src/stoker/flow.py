@@ -217,7 +217,7 @@ class _Modules:
             return None
         from stoker.flows.modules import spec_of
 
-        return spec_of(name)
+        return spec_of(name, name.removeprefix("stoker.flow."))
 
 
 sys.meta_path.append(_Modules)

@@ -12,7 +12,7 @@ from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
-from stoker.engine.execution import element_tasks, lines_up, step_task
+from stoker.engine.execution import element_task, lines_up, step_task
 from stoker.engine.inputs import StepBindings, UnequalLengths, tree_digest
 from stoker.engine.jobs import LONGEST_LINE, Pace
 from stoker.store import artifacts
@@ -97,14 +97,14 @@ def test_elements_of_one_fan_out_feed_those_of_the_next(desk: Desk) -> None:
     desk.inputs.expand(first)
     assert desk.inputs.expand(second) == 2
     assert desk.inputs.elements_of(second, 1) == ["f[1]"]
-    desk.inputs.keep("f[1]", {"output": desk.wire(40)})
+    desk.inputs.keep("f[1]", {"output": desk.wire(40)}, fanout="f", index=1)
     assert desk.load(desk.inputs.bind(second, 1)["x"]) == 40
 
 
 def test_a_fan_outs_output_is_the_list_of_its_elements(desk: Desk) -> None:
     desk.inputs.expand(step("f", mapped=("x",), inputs={"x": desk.listed(1, 2, 3)}))
     for index in range(3):
-        desk.inputs.keep(f"f[{index}]", {"output": desk.wire(index * 10)})
+        desk.inputs.keep(f"f[{index}]", {"output": desk.wire(index * 10)}, fanout="f", index=index)
     assert desk.load({"value": desk.inputs.output("f", "output")}) == [0, 10, 20]
     assert desk.inputs.output("f", "output") is desk.inputs.output("f", "output"), "written down once"
 
@@ -135,7 +135,7 @@ def test_a_task_requires_what_its_inputs_come_from() -> None:
 
 
 def test_only_elements_that_nothing_hangs_on_stand_in_line() -> None:
-    assert lines_up(step()) and element_tasks(step(), "f")("f[0]", [], 0).ahead
+    assert lines_up(step()) and element_task(step(), "f")("f[0]", [], 0).ahead
     assert not lines_up(step(settings=StepSettings(timeout=5.0)))
     assert not lines_up(step(settings=StepSettings(isolation="fresh")))
     assert not lines_up(step(hooks={"on_success": SOURCE}))

@@ -5,7 +5,7 @@ Times are seconds on a clock of the runner's choice; the machine only compares a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Sequence
 
 from stoker.core.status import RunStatus, StepStatus
 from stoker.core.values import frozen
@@ -112,7 +112,8 @@ class Expanded:
     """A fan-out knows its elements."""
 
     key: str
-    tasks: tuple[TaskSpec, ...]
+    tasks: Sequence[TaskSpec]
+    """Made when they are asked for, where there are many; `key[0]`, `key[1]` and so on are their keys."""
 
 
 @frozen(kw_only=True)

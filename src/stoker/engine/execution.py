@@ -12,6 +12,7 @@ from stoker.core.protocol import FunctionSource
 from stoker.core.settings import demand
 from stoker.core.values import frozen
 from stoker.engine.events import TaskSpec
+from stoker.engine.inputs import StepBindings
 from stoker.plan.cachekey import Environment, KeyParts
 from stoker.worker.secrets import SecretReader
 
@@ -69,11 +70,31 @@ def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> TaskSpec:
     return _task(step, key=step.key, requires=tuple(dict.fromkeys(requires)), fanout=True, tried=tried)
 
 
-def element_tasks(step: StepPlan, parent: str) -> Callable[[str, Sequence[str], int], TaskSpec]:
+class ElementTasks(Sequence[TaskSpec]):
+    """The tasks of a fan-out's elements, each made when it is asked for: there may be a million of them.
+
+    `tried` tells of an element's key how often it was tried.
+    """
+
+    def __init__(self, step: StepPlan, count: int, inputs: StepBindings, tried: Callable[[str], int]) -> None:
+        self._step = step
+        self._count = count
+        self._inputs = inputs
+        self._tried = tried
+        self._make = element_task(step, step.key)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        key = f"{self._step.key}[{index}]"
+        return self._make(key, self._inputs.elements_of(self._step, index), self._tried(key))
+
+
+def element_task(step: StepPlan, parent: str) -> Callable[[str, Sequence[str], int], TaskSpec]:
     """What makes the task of an element of a fan-out, of its key, what it requires, and how often it was tried.
 
-    `parent` is the fan-out's key, or empty where it does not end with the last element that is known. The tasks share
-    what they have in common: there may be a hundred thousand of them.
+    `parent` is the fan-out's key, or empty where it does not end with the last element that is known.
     """
     common = {**_common(step), "parent": parent, "ahead": lines_up(step)}
 

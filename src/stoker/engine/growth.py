@@ -16,7 +16,7 @@ from stoker.core.observer import Observer
 from stoker.core.plan import StepPlan
 from stoker.core.status import StepStatus
 from stoker.engine import events as ev
-from stoker.engine.execution import StepExecution, element_tasks
+from stoker.engine.execution import StepExecution, element_task
 from stoker.engine.inputs import StepBindings, Wire
 from stoker.engine.recorder import Recorder
 from stoker.store import artifacts
@@ -71,7 +71,7 @@ class Growth:
     def add(self, step: StepPlan, elements: Mapping[int, Mapping[str, Any]]) -> None:
         """Add elements of a fan-out that has begun: index → their input trees."""
         tasks = []
-        make = element_tasks(step, "")  # the machine would end the fan-out with the last element that it knows
+        make = element_task(step, "")  # the machine would end the fan-out with the last element that it knows
         for index, trees in elements.items():
             member = f"{step.key}[{index}]"
             self._members[member] = (step, index)

@@ -8,8 +8,7 @@ a finished step adds its successors, the body of a dynamic pipeline adds steps a
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from typing import Callable, Final, Iterable, Mapping
+from typing import Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.core.plan import Capacity
 from stoker.core.status import (
@@ -67,9 +66,9 @@ RESTORE_LIMIT: Final = 3
 faster than it is computed would otherwise be computed for ever."""
 
 WINDOW: Final = 4096
-"""Elements of fan-outs that are prepared and not settled at one time, on backends whose capacity is known: many more
-than one machine runs at once. What is prepared has inputs and a cache key, which of a hundred thousand fill the
-memory."""
+"""Elements of one fan-out that the machine knows at one time, on backends whose capacity is known: many more than one
+machine runs at once. Of elements that are settled it keeps how and in which attempt they ended, of later ones nothing:
+there may be a million of them."""
 
 _ENDED_FROM_OUTSIDE: Final = frozenset({CANCELLED, KILLED, WORKER_LOST})
 """Causes as which the end of an attempt may be seen that was asked to end."""
@@ -83,12 +82,16 @@ class ScheduledTask:
         "cancelled",
         "causes",
         "children",
-        "counted",
+        "elements",
+        "ends",
         "expanded",
         "failures",
+        "index",
+        "known",
+        "limit",
+        "live",
         "losses",
         "moves",
-        "place",
         "reopened",
         "restorations",
         "status",
@@ -96,10 +99,10 @@ class ScheduledTask:
         "unmet",
     )
 
-    def __init__(self, task: TaskSpec, place: int) -> None:
+    def __init__(self, task: TaskSpec, index: int = 0) -> None:
         self.task = task
-        # Its number among all tasks: elements have theirs in the order of their indices.
-        self.place = place
+        # Of an element, its index in its fan-out.
+        self.index = index
         self.status = "pending"
         # Requirements that are still open.
         self.unmet = 0
@@ -115,13 +118,18 @@ class ScheduledTask:
         self.reopened = False
         # The cause for which the running attempt is being cancelled.
         self.cancelled = ""
-        # Whether it counts as one of the elements of the window.
-        self.counted = False
         # Of a fan-out: whether its elements are known, how many are not settled, and of each status the first
-        # element's place and cause.
+        # element's index and cause.
         self.expanded = False
         self.children = 0
         self.causes: dict[str, tuple[int, str]] = {}
+        # Its elements, how many of them the machine has taken up, how many of those are not settled, and how many may
+        # be; of each one that is, its status and its latest attempt.
+        self.elements: Sequence[TaskSpec] = ()
+        self.known = 0
+        self.live = 0
+        self.limit = WINDOW
+        self.ends: list[tuple[StepStatus, int] | None] = []
 
 
 class Machine:
@@ -136,12 +144,14 @@ class Machine:
         self._unsettled = 0
         self._hooks = 0
         self._stopping = ""
-        self._failed: set[str] = set()
+        # Failed tasks, and of elements their fan-outs.
+        self._failed: dict[str, str] = {}
         self._finished = False
         self._alarms: list[tuple[float, str, int]] = []
-        # Elements whose requirements are met and for which the window has no room yet, and how many it has.
-        self._later: deque[ScheduledTask] = deque()
-        self._counted = 0
+        # Fan-outs with elements that the machine has not taken up yet.
+        self._partly: list[ScheduledTask] = []
+        # One of each pair of a status and an attempt: a million elements end in few ways.
+        self._ends: dict[tuple[StepStatus, int], tuple[StepStatus, int]] = {}
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[..., None]] = {
             Added: self._grow,
@@ -165,10 +175,10 @@ class Machine:
     def handle(self, event: Event, now: float) -> list[Action]:
         """The actions that follow from `event`; none where it is about something that is over."""
         self._handlers[type(event)](event, now)
-        while self._later and self._counted < WINDOW:
-            state = self._later.popleft()
-            if state.status == "pending" and not state.unmet:
-                self._prepare(state)
+        if self._partly:
+            for fanout in self._partly:
+                self._take_up(fanout)
+            self._partly = [fanout for fanout in self._partly if fanout.known < len(fanout.elements)]
         self._admit()
         if not self._open and not self._unsettled and not self._hooks and not self._finished:
             self._finished = True
@@ -192,7 +202,7 @@ class Machine:
 
     def status(self, key: str) -> str:
         """A task's status: one of `ScheduledTask`'s, or a final one."""
-        return self._tasks[key].status
+        return self._state(key).status
 
     def may_restore(self, key: str) -> bool:
         """Whether an `InputLost` of a task has lost inputs computed again; else it ends the task."""
@@ -201,11 +211,25 @@ class Machine:
 
     def attempt(self, key: str) -> int:
         """The number of the task's latest attempt, from 1; 0 before the first."""
-        return self._tasks[key].attempt
+        return self._state(key).attempt
 
     def waiting(self, pool: str) -> int:
         """How many tasks wait in a pool's line."""
         return len(self._pools[pool].line)
+
+    def _state(self, key: str) -> ScheduledTask:
+        """A task; one that is not kept, an element that is settled or not taken up yet, is made again."""
+        state = self._tasks.get(key)
+        if state is None:
+            fanout, index = self._place_of(key)
+            state = ScheduledTask(fanout.elements[index], index)
+            state.status, state.attempt = fanout.ends[index] or (state.status, state.attempt)
+        return state
+
+    def _place_of(self, key: str) -> tuple[ScheduledTask, int]:
+        """The fan-out of an element, and the element's index."""
+        parent, _, index = key[:-1].rpartition("[")
+        return self._tasks[parent], int(index)
 
     # Growth
 
@@ -217,8 +241,7 @@ class Machine:
         for task in tasks:
             if task.key in self._tasks:
                 raise ValueError(f"task '{task.key}' was added twice")
-            state = ScheduledTask(task, len(self._tasks))
-            self._tasks[task.key] = state
+            state = self._tasks[task.key] = ScheduledTask(task)
             self._unsettled += 1
             states.append(state)
         for state in states:
@@ -242,7 +265,11 @@ class Machine:
 
     def _is_met(self, requirement: str) -> bool | None:
         """Whether a requirement is met (True), can never be (False), or is still open (None)."""
-        state = self._tasks[requirement.removesuffix("[]")]
+        state = self._tasks.get(requirement.removesuffix("[]"))
+        if state is None:
+            fanout, index = self._place_of(requirement)
+            end = fanout.ends[index]
+            return None if end is None else end[0] in STEP_GOOD
         if requirement.endswith("[]") and state.expanded:
             return True
         if state.status in STEP_DONE:
@@ -255,7 +282,7 @@ class Machine:
             self._halt("failed", hard=False)
 
     def _forgive(self, event: Forgiven, now: float) -> None:
-        self._failed = {key for key in self._failed if key != event.key and self._tasks[key].task.parent != event.key}
+        self._failed = {key: parent for key, parent in self._failed.items() if event.key not in (key, parent)}
 
     def _set_line_length(self, event: PaceChanged, now: float) -> None:
         self._pools[event.pool].ahead_limit = event.ahead
@@ -263,13 +290,6 @@ class Machine:
     # From preparation to submission
 
     def _prepare(self, state: ScheduledTask) -> None:
-        if state.task.parent and not state.counted and self._pools[state.task.pool].capacity is not None:
-            # One that runs again does not wait: elements of the window wait for it.
-            if self._counted >= WINDOW and not state.reopened:
-                self._later.append(state)
-                return
-            state.counted = True
-            self._counted += 1
         state.status = "preparing"
         key = state.task.key
         self._actions.append(Expand(key=key) if state.task.fanout else Prepare(key=key))
@@ -302,10 +322,27 @@ class Machine:
         state.status = "running"
         state.expanded = True
         state.children = len(event.tasks)
-        self._add(event.tasks)
+        state.elements = event.tasks
+        state.ends = [None] * len(event.tasks)
+        self._unsettled += len(event.tasks)
+        if event.tasks and self._pools[event.tasks[0].pool].capacity is None:
+            state.limit = len(event.tasks)  # the line is at the platform
+        self._partly.append(state)
+        self._take_up(state)
         self._release(state.task.key + "[]", good=True)
         if not event.tasks and state.status == "running":
             self._settle(state, "succeeded")
+
+    def _take_up(self, fanout: ScheduledTask) -> None:
+        """Take up the next elements of a fan-out, in order: each waits at most for such as are taken up, too."""
+        while fanout.live < fanout.limit and fanout.known < len(fanout.elements):
+            task = fanout.elements[fanout.known]
+            if task.key in self._tasks:
+                raise ValueError(f"task '{task.key}' was added twice")
+            state = self._tasks[task.key] = ScheduledTask(task, fanout.known)
+            fanout.known += 1
+            fanout.live += 1
+            self._link_to(state, task.requires)
 
     def _admit(self) -> None:
         if self._stopping:
@@ -319,7 +356,8 @@ class Machine:
                     self._actions.append(Submit(key=task.key, attempt=state.attempt, behind=behind))
 
     def _is_ready(self, task: TaskSpec) -> bool:
-        return self._tasks[task.key].status == "ready"
+        state = self._tasks.get(task.key)
+        return state is not None and state.status == "ready"
 
     # Attempts
 
@@ -340,7 +378,7 @@ class Machine:
             self._settle(state, "cancelled" if cause == CANCELLED else "failed", cause)
             return
         state.restorations += 1
-        producers = [self._tasks[key] for key in event.producers]
+        producers = [self._state(key) for key in event.producers]
         if state.restorations > RESTORE_LIMIT:
             self._settle(state, "failed", DAMAGED_INPUT)
             return
@@ -356,6 +394,9 @@ class Machine:
         producer.status = "pending"
         producer.reopened = True
         self._unsettled += 1
+        self._tasks[producer.task.key] = producer
+        if producer.task.parent:
+            self._tasks[producer.task.parent].ends[producer.index] = None
         for other in self._tasks.values():
             if other is not consumer and other.status == "pending" and producer.task.key in other.task.requires:
                 other.unmet += 1
@@ -428,7 +469,9 @@ class Machine:
 
     def _alarm_is_live(self, alarm: tuple[float, str, int]) -> bool:
         _, key, attempt = alarm
-        state = self._tasks[key]
+        state = self._tasks.get(key)
+        if state is None:
+            return False
         return state.attempt == attempt and (
             state.status == "waiting" or (state.status == "running" and not state.cancelled)
         )
@@ -456,10 +499,11 @@ class Machine:
                 continue
             state.status = status
             self._unsettled -= 1
-            if state.counted:
-                state.counted = False
-                self._counted -= 1
             task = state.task
+            if task.parent:
+                del self._tasks[task.key]
+                end = (status, state.attempt)
+                self._tasks[task.parent].ends[state.index] = self._ends.setdefault(end, end)
             self._actions.append(RecordEnd(key=task.key, status=status, cause=cause))
             if state.reopened and status != "failed":
                 unsettled.extend(self._release(task.key, good=status in STEP_GOOD))
@@ -476,7 +520,7 @@ class Machine:
             if task.fanout and not state.expanded:
                 unsettled.extend(self._release(task.key + "[]", good=good))
             if status == "failed":
-                self._failed.add(task.key)
+                self._failed[task.key] = task.parent
                 if self._fail_fast and not self._stopping:
                     self._halt("failing", hard=False)
 
@@ -502,7 +546,8 @@ class Machine:
         unsettled: list[tuple[ScheduledTask, StepStatus, str]],
     ) -> None:
         parent.children -= 1
-        first = (child.place, cause)
+        parent.live -= 1
+        first = (child.index, cause)
         parent.causes[child.status] = min(first, parent.causes.get(child.status, first))
         if not parent.children and parent.status == "running":
             causes = {status: cause for status, (_, cause) in parent.causes.items()}

@@ -21,10 +21,10 @@ from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
-from stoker.engine.execution import Policy, StepExecution, element_tasks, step_task
+from stoker.engine.execution import ElementTasks, Policy, StepExecution, step_task
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
-from stoker.engine.inputs import StepBindings, key_parts
+from stoker.engine.inputs import StepBindings, Wire, key_parts
 from stoker.engine.jobs import JobChange, RunJobs, masked_status
 from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
@@ -75,6 +75,9 @@ class RunLoop:
         self._witness = Witness(recorder.tail, local_backends)
         self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
         self._steps: dict[str, StepPlan] = {}
+        # What `_step_of` said of steps, and of elements that are not settled.
+        self._known: dict[str, tuple[StepPlan, int | None, str]] = {}
+        # Elements of fan-outs that get them one by one; those of others are known by their keys.
         self._members: dict[str, tuple[StepPlan, int]] = {}
         self._fanouts: set[str] = set()
         # Steps that run again because their outputs were lost: the cache has the same ones.
@@ -315,7 +318,7 @@ class RunLoop:
             started = time.time()
         if started is None or update.hook or self._jobs.queues(self._step_of(key)[0].backend):
             return  # of a platform with a queue, events tell
-        if key in self._members:
+        if self._parent(key):
             if status.started is not None or key not in self._active:
                 self._active[key] = (update.attempt, started)
         elif self._executions[key].facts.pop("waits", False):
@@ -345,7 +348,7 @@ class RunLoop:
         if execution.facts.get("queued"):
             self._recorder.record_event(JOB, key, {"state": "ended", "time": facts["ended"], "attempt": attempt})
         if not cause:
-            self._pace.add_duration(key in self._members, facts["ended"] - (facts["started"] or facts["ended"]))
+            self._pace.add_duration(bool(parent), facts["ended"] - (facts["started"] or facts["ended"]))
         if status.result is not None and status.result.left:
             self._recorder.record_event("leftovers", key, {"processes": status.result.left})
             left = status.result.left
@@ -355,7 +358,7 @@ class RunLoop:
         self._record_attempt(key, execution)
         escalated = None
         if not cause:
-            self._inputs.keep(key, facts["outputs"])
+            self._keep(key, facts["outputs"])
             self._escalation.record_success(key)
         elif self._restore_input(key, attempt, self._lost_input(execution, status)):
             return
@@ -373,7 +376,7 @@ class RunLoop:
 
     def _restore_input(self, key: str, attempt: int, digest: str) -> bool:
         """Have a lost input computed again by the step of this run that made it; whether there is one."""
-        step, _ = self._step_of(key)
+        step = self._step_of(key)[0]
         # A flow's tasks are not kept after their end; `stoker resume` walks through the flow again.
         makers = self._inputs.makers(digest) if digest and not step.runner else None
         if makers is None:
@@ -390,12 +393,29 @@ class RunLoop:
 
     # Actions
 
-    def _step_of(self, key: str) -> tuple[StepPlan, int | None]:
-        member = self._members.get(key)
-        return member if member is not None else (self._steps[key], None)
+    def _step_of(self, key: str) -> tuple[StepPlan, int | None, str]:
+        """A step, or of an element its fan-out's step, its index and its fan-out's key."""
+        if key in self._known:
+            return self._known[key]
+        found: tuple[StepPlan, int | None, str]
+        if key in self._steps:
+            found = self._steps[key], None, ""
+        elif key in self._members:
+            step, index = self._members[key]
+            found = step, index, step.key
+        else:
+            parent, _, number = key[:-1].rpartition("[")
+            found = self._steps[parent], int(number), parent
+        self._known[key] = found
+        return found
 
     def _parent(self, key: str) -> str:
-        return self._members[key][0].key if key in self._members else ""
+        """The fan-out of an element; empty for a step, and for the run itself, which has hooks."""
+        return self._step_of(key)[2] if key else ""
+
+    def _keep(self, key: str, outputs: Mapping[str, Wire]) -> None:
+        _, index, parent = self._step_of(key)
+        self._inputs.keep(key, outputs, fanout=parent, index=index or 0)
 
     def _prepare(self, action: ev.Prepare) -> None:
         try:
@@ -405,10 +425,10 @@ class RunLoop:
             self._postponed.append(action)
 
     def _prepare_now(self, key: str) -> None:
-        step, index = self._step_of(key)
+        step, index, parent = self._step_of(key)
         outputs = self._recorder.finished_outputs(key)
         if outputs is not None:
-            self._inputs.keep(key, outputs)
+            self._keep(key, outputs)
             self._executions[key] = StepExecution(step, {})
             self.tell(ev.ResultFound(key=key, earlier=self._recorder.finished_status(key)))
             return
@@ -426,7 +446,7 @@ class RunLoop:
         if earlier is not None:
             execution.cache_key, execution.recipe = earlier.cache_key or execution.cache_key, earlier.recipe
             execution.facts = {"outputs": earlier.outputs, "cached_from": earlier.origin}
-            self._inputs.keep(key, earlier.outputs)
+            self._keep(key, earlier.outputs)
             self.tell(ev.ResultFound(key=key))
             return
         if index is None and self._recorder.has_origin(key):
@@ -444,10 +464,9 @@ class RunLoop:
                 text = lookup_text(step)
                 if text and not index:  # of a fan-out once
                     execution.facts["warning"] = f"is cached although {text}; add cache_key=… or cache=False"
-                self._inputs.keep(key, cached.outputs)
+                self._keep(key, cached.outputs)
                 self.tell(ev.ResultFound(key=key))
                 return
-        parent = step.key if index is not None else ""
         self.tell(ev.Prepared(key=key, escalated=self._escalation.announce(key, parent)))
 
     def _key_of(self, step: StepPlan, inputs: Mapping[str, Any]) -> KeyParts:
@@ -473,34 +492,26 @@ class RunLoop:
         earlier = self._recorder.first_start(key)
         facts = {"started": time.time()} if earlier is None else {"started": earlier, "began": earlier}
         self._executions[key].facts = dict(facts)
-        tasks = []
-        make = element_tasks(step, key)
-        for index in range(count):
-            member = f"{key}[{index}]"
-            self._members[member] = (step, index)
-            earlier_attempts = self._recorder.earlier_attempts(member)
-            tasks.append(make(member, self._inputs.elements_of(step, index), earlier_attempts))
         self._recorder.record_expansion(key, count)
         self._observer.changed(key, "expanded", {"count": count})
-        self.tell(ev.Expanded(key=key, tasks=tuple(tasks)))
+        self.tell(ev.Expanded(key=key, tasks=ElementTasks(step, count, self._inputs, self._recorder.earlier_attempts)))
 
     def _submit(self, action: ev.Submit) -> None:
         key = action.key
         execution = self._executions[key]
         step = execution.step
-        member = key in self._members
+        parent = self._parent(key)
         now = time.time()
         execution.facts = self._witness.begin(now)
         execution.ending = ""
         queued = self._jobs.queues(step.backend)
         if queued:
             execution.facts["queued"] = True
-            self._recorder.record_queued(key, action.attempt, parent=self._parent(key))
-            self._observer.changed(key, "sent", {"parent": self._parent(key), "attempt": action.attempt})
+            self._recorder.record_queued(key, action.attempt, parent=parent)
+            self._observer.changed(key, "sent", {"parent": parent, "attempt": action.attempt})
         elif not action.behind:
-            parent = self._parent(key)
             self._recorder.record_running(key, action.attempt, started=now, parent=parent)
-            if member:
+            if parent:
                 self._active[key] = (action.attempt, now)
             self._observer.changed(key, "running", {"parent": parent, "attempt": action.attempt})
         try:
@@ -509,7 +520,7 @@ class RunLoop:
                 action.attempt,
                 step,
                 execution.inputs,
-                element=member,
+                element=bool(parent),
                 behind=action.behind,
                 avoid=self._places.of(execution),
             )
@@ -520,7 +531,7 @@ class RunLoop:
             self.tell(ev.Ended(key=key, attempt=action.attempt, cause=REFUSED))
 
     def _cancel(self, action: ev.Cancel) -> None:
-        step, _ = self._step_of(action.key)
+        step = self._step_of(action.key)[0]
         if any(item.key == action.key for item in self._submissions):
             self._submissions[:] = [item for item in self._submissions if item.key != action.key]
             self.tell(ev.Ended(key=action.key, attempt=action.attempt, cause=action.cause))
@@ -563,7 +574,7 @@ class RunLoop:
         key = action.key
         self._record_lost(key, action.cause)
         execution = self._executions.get(key)
-        step, index = self._step_of(key)
+        step, index, parent = self._step_of(key)
         facts = dict(execution.facts) if execution is not None else {}
         if key in self._fanouts and "started" in facts:
             facts["started"] = facts.get("began", facts["started"])
@@ -572,7 +583,6 @@ class RunLoop:
             facts["cause"] = action.cause
         if action.status == "failed" and facts.get("message"):
             self._failure = facts
-        parent = step.key if index is not None else ""
         if not self._recorder.is_finished(key):
             count = self._inputs.count(key)
             self._recorder.record_settled(
@@ -582,7 +592,10 @@ class RunLoop:
         if execution is not None:
             execution.inputs = execution.digests = {}
             if parent in self._fanouts and action.status in STEP_GOOD and not step.hooks:
-                execution.facts = {}  # all of them are recorded, and there may be a hundred thousand elements
+                del (
+                    self._executions[key],
+                    self._known[key],
+                )  # all of it is recorded, and there may be a million elements
         if step.backend in self._expecting and not parent:
             self._expecting[step.backend].settle(key, success=action.status in ("succeeded", "cached"))
         if self.on_settled is not None:
@@ -598,7 +611,7 @@ class RunLoop:
         if self._recorder.is_finished(action.key):
             self.tell(ev.HookEnded(key=action.key))  # an earlier session called it
             return
-        step, _ = self._step_of(action.key)
+        step = self._step_of(action.key)[0]
         self._hooks.call_for_step(action.key, action.which, step, self._executions[action.key].facts)
 
     def _end_hook(self, update: JobChange) -> None:

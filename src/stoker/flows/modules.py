@@ -1,6 +1,6 @@
-"""Modules of Metaflow by their names, below `stoker.flow`: `from stoker.flow.exception import MetaflowNotFound`.
+"""Modules of Metaflow by their names, served below the module that users import: `….exception` of `MetaflowNotFound`.
 
-They have no files: a table says where their names live, and `stoker.flow` lets the import system find them here.
+They have no files: a table says where their names live, and the module above lets the import system find them here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from stoker.core.errors import RefusedName
-
-ROOT: Final = "stoker.flow"
 
 HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "cards": {"stoker.core.cards": ("Artifact", "Image", "Markdown", "ProgressBar", "Table")},
@@ -29,28 +27,27 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "includefile": {"stoker.flows.parameters": ("IncludeFile",)},
     "runner.metaflow_runner": {"stoker.flows.runner": ("ExecutingRun", "Runner")},
 }
-"""Module below `stoker.flow` → module of Stoker → names that it has for it."""
+"""Module of Metaflow → module of Stoker → names that it has for it."""
 
 
 def homes_of(module: str) -> dict[str, str]:
-    """Name → module of Stoker, for one module below `stoker.flow`; empty for a package that only holds others."""
+    """Name → module of Stoker, for one module of Metaflow; empty for a package that only holds others."""
     return {name: home for home, names in HOMES.get(module, {}).items() for name in names}
 
 
 def is_served(module: str) -> bool:
-    """Whether a module below `stoker.flow`, such as `plugins.cards`, is in the table or holds one that is."""
+    """Whether a module of Metaflow, such as `plugins.cards`, is in the table or holds one that is."""
     return any(f"{known}.".startswith(f"{module}.") for known in HOMES)
 
 
 class ServedModule(ModuleType):
     """A module whose names are imported from their homes when they are first used."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            name, f"Names of Metaflow's module {name[len(ROOT) + 1 :]}; docs/flows.md says how they differ."
-        )
+    def __init__(self, name: str, module: str) -> None:
+        super().__init__(name, f"Names of `metaflow.{module}`; docs/flows.md says how they differ.")
         self.__path__: list[str] = []
-        self._homes = homes_of(name[len(ROOT) + 1 :])
+        self._module = module
+        self._homes = homes_of(module)
         self.__all__ = sorted(self._homes)
 
     def __getattr__(self, name: str) -> Any:
@@ -62,7 +59,7 @@ class ServedModule(ModuleType):
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
         from stoker.migrate.names import fate_of
 
-        theirs = f"metaflow{self.__name__[len(ROOT) :]}.{name}"
+        theirs = f"metaflow.{self._module}.{name}"
         raise RefusedName(f"{theirs} is not here: {fate_of(theirs).message}")
 
     def __dir__(self) -> list[str]:
@@ -70,13 +67,16 @@ class ServedModule(ModuleType):
 
 
 class _Served(Loader):
+    def __init__(self, module: str) -> None:
+        self._module = module
+
     def create_module(self, spec: ModuleSpec) -> ServedModule:
-        return ServedModule(spec.name)
+        return ServedModule(spec.name, self._module)
 
     def exec_module(self, module: ModuleType) -> None:
         """All is there: names come when they are used."""
 
 
-def spec_of(name: str) -> ModuleSpec | None:
-    """How the import system gets a module below `stoker.flow`; None for one that the table does not have."""
-    return ModuleSpec(name, _Served(), is_package=True) if is_served(name[len(ROOT) + 1 :]) else None
+def spec_of(name: str, module: str) -> ModuleSpec | None:
+    """How the import system gets a module of Metaflow under a name; None for one that the table does not have."""
+    return ModuleSpec(name, _Served(module), is_package=True) if is_served(module) else None

@@ -46,6 +46,7 @@ _JSON: Final[frozenset[type]] = (_SCALARS | _CONTAINERS) - {str}
 _NAMES: Final = {kind: full_name(kind) for kind in (*_SCALARS, *_CONTAINERS, bytes)}
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_LIST_BEGIN: Final = b'{"items":['
 _decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
@@ -103,7 +104,7 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
                 return reader(pages)
         return reader(blobs.read(artifact.digest, artifact.size) if data is None else data)
     if name == "list":
-        return [load(item, blobs) for item in items(artifact, blobs)]
+        return [load(item, blobs) for item in each_item(artifact, blobs)]
     try:
         return registry.serializer_named(name).load(Stored(artifact, blobs))
     except ModuleNotFoundError as error:
@@ -134,12 +135,24 @@ def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLIN
 
 def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
     """Combine artifacts into one that loads as the list of their values; only inline bytes are copied."""
-    parts = list(parts)
-    documents = [part.wire() for part in parts]
-    data = _encode({"items": documents}).encode("utf-8", "surrogatepass")
-    meta: dict[str, Any] = {"count": len(documents), **names_in(documents)}
-    if any("content" in part.meta for part in parts):
-        meta["content"] = sha256("\n".join(map(content_of, documents)).encode("utf-8", "surrogatepass")).hexdigest()
+    written: list[bytes] = []  # there may be a million parts, whose descriptions take ten times as much memory
+    content, is_content_else = sha256(), False
+
+    def documents() -> Iterator[dict[str, Any]]:
+        nonlocal is_content_else
+        for part in parts:
+            document = part.wire()
+            content.update((b"\n" if written else b"") + content_of(document).encode("utf-8", "surrogatepass"))
+            is_content_else = is_content_else or "content" in part.meta
+            written.append(_encode(document).encode("utf-8", "surrogatepass"))
+            yield document
+
+    names = names_in(documents())
+    meta: dict[str, Any] = {"count": len(written), **names}
+    if is_content_else:
+        meta["content"] = content.hexdigest()
+    data = _LIST_BEGIN + b",".join(written) + b"]}"
+    written.clear()
     if len(data) > inline_limit:
         return StoredArtifact(digest=blobs.put(data), serializer="list", type=_NAMES[list], size=len(data), meta=meta)
     digest = sha256(data).hexdigest()
@@ -148,20 +161,33 @@ def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int =
 
 def items(artifact: StoredArtifact, blobs: Blobs) -> list[StoredArtifact]:
     """The elements of an artifact of `save_split` or `gather`, or of a list that was saved as JSON."""
+    return list(each_item(artifact, blobs))
+
+
+def each_item(artifact: StoredArtifact, blobs: Blobs) -> Iterator[StoredArtifact]:
+    """The same, one by one: the descriptions of a million take ten times as much memory as their text."""
     if artifact.serializer == "list":
         data = artifact.inline
         if data is None:
             data = blobs.read(artifact.digest, artifact.size)
         elif sha256(data).hexdigest() != artifact.digest:
             raise damaged_inline(artifact)
-        return [from_wire(document) for document in json.loads(data)["items"]]
+        return _listed(data.decode("utf-8", "surrogatepass"))
     value = load(artifact, blobs) if artifact.serializer == "json" else None
     if isinstance(value, list):
-        return [save(element, blobs) for element in value]
+        return (save(element, blobs) for element in value)
     raise SerializationError(
         f"a saved {artifact.type} is not a list of elements",
         fix="return a list from the step that the fan-out goes over",
     )
+
+
+def _listed(text: str) -> Iterator[StoredArtifact]:
+    place, end = len(_LIST_BEGIN), len(text) - len("]}")
+    while place < end:
+        document, place = _decode(text, place)
+        place += 1
+        yield from_wire(document)
 
 
 def unusable(artifact: StoredArtifact, blobs: Blobs) -> str:
@@ -178,7 +204,7 @@ def unusable(artifact: StoredArtifact, blobs: Blobs) -> str:
     if artifact.serializer != "list":
         return ""
     try:
-        parts = items(artifact, blobs)
+        parts = each_item(artifact, blobs)
     except DamagedArtifact as error:
         return error.digest
     return next(filter(None, (unusable(part, blobs) for part in parts)), "")
