@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Collection, Final, Iterator, Mapping, Sequence
+from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import click
@@ -156,8 +156,8 @@ def _receipts_by_step(run: Run) -> Mapping[str, Sequence[Receipt]]:
 def _placed(steps: Sequence[Step], placements: Placements, *, elements: bool) -> Iterator[tuple[str, Placement]]:
     """The last placements of steps and, if asked for, of elements; those of a fan-out's elements are many."""
     for step in steps:
-        keys = [step.key] if step.count is None else [f"{step.key}[{index}]" for index in range(step.count)]
-        for key in keys if elements or step.count is None else ():
+        keys: Iterable[str] = (f"{step.key}[{index}]" for index in range(step.count if elements and step.count else 0))
+        for key in [step.key] if step.count is None else keys:
             placed = [one for one in placements.get(key, ()) if _has_job(one)]
             if placed:
                 yield key, placed[-1]
