@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from stoker.core.errors import NotFound, UsageError
+from stoker.core.errors import UsageError
 from stoker.flow import DataArtifact, Flow, Metaflow, Run, Runner, Step, Task, get_namespace, namespace
 from stoker.flows import client as flowspaces
+from stoker.flows import exceptions as exception
 
 FLOW = """
 import sys
@@ -88,7 +89,7 @@ def test_views(seen: Any) -> None:
     assert [task.data.y for task in work] == [0, 2, 4] and [task.index for task in work] == [0, 1, 2]
     start = Task(f"{run.pathspec}/start/start")
     assert (start.stdout, start.stderr) == ("hello\n", "trouble\n")
-    assert "_private" not in start and "items" in start and start["items"].data == [0, 1, 2]
+    assert start["_private"].data == 1 and "items" in start and start["items"].data == [0, 1, 2]
     assert DataArtifact(f"{start.pathspec}/items").sha == start["items"].sha
     assert sorted(found.id for found in start) == ["grid", "items", "n-items"]
     nodes = list(run["node"])
@@ -102,8 +103,10 @@ def test_views(seen: Any) -> None:
 
 def test_namespaces_and_tags(seen: Any) -> None:
     seen.run("seen.py", "run", env={"STOKER_USER": "ann"})
-    with pytest.raises(NotFound, match="in namespace"):
+    with pytest.raises(exception.MetaflowNamespaceMismatch, match="in namespace"):
         Flow("Seen")
+    with pytest.raises(exception.MetaflowNotFound, match="no run of a flow 'Sen', did you mean 'Seen'"):
+        Flow("Sen")
     namespace("user:ann")
     assert get_namespace() == "user:ann"
     run = Flow("Seen").latest_run

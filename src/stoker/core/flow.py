@@ -47,6 +47,11 @@ class CaughtFailure:
         """What the exception said, or what became of the process."""
         return self.message
 
+    @property
+    def stacktrace(self) -> str | None:
+        """The traceback as text; None where the process was killed."""
+        return self.traceback or None
+
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.type else f"{self.cause}: {self.message}"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EARLY: Final = frozenset(
     {"quiet", "no-pylint", "metadata", "datastore", "environment", "with", "without", "stack", "config", "config-value"}
-    | {"branch", "production"}
+    | {"branch", "production", "event-logger", "monitor"}
 )
 """Options that may stand before the command."""
 _SPIN: Final = EARLY | {"run-id-file", "runner-attribute-file", "max-log-size", "simulate", "debug", "set"}
@@ -141,7 +141,7 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if name in LOOK:
         from stoker.flows import cli_show
 
-        return cli_show.command(name, flow, arguments)
+        return cli_show.command(name, flow, arguments, quiet="--quiet" in early)
     return _start(flow, name, [*early, *arguments])
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import reprlib
 from collections import deque
-from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping
 
 from stoker.cli import report
@@ -18,17 +16,27 @@ from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
 from stoker.core.words import count_text
 from stoker.flows import client as flows
+from stoker.flows import pickles
 from stoker.flows.client import Task
 from stoker.flows.definition import FlowDefinition
 from stoker.report.cards import components
-from stoker.report.streams import echo, step_text
+from stoker.report.streams import echo, say, step_text
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "show": (frozenset(), frozenset()),
-    "dump": (frozenset({"private", "trust"}), frozenset({"max-value-size", "include", "file"})),
-    "logs": (frozenset({"stdout", "stderr", "both", "timestamps", "no-timestamps"}), frozenset({"attempt"})),
+    "dump": (
+        frozenset({"private", "no-private", "trust"}),
+        frozenset({"max-value-size", "include", "exclude", "file"}),
+    ),
+    "logs": (
+        frozenset({"stdout", "no-stdout", "stderr", "no-stderr", "both", "no-both", "timestamps", "no-timestamps"}),
+        frozenset({"attempt"}),
+    ),
     "card": (frozenset(), frozenset({"output"})),
-    "tag": (frozenset({"flat", "structured"}), frozenset({"run-id", "my-runs", "all", "namespace"})),
+    "tag": (
+        frozenset({"flat", "hide-system-tags", "group-by-tag", "group-by-run", "my-runs", "all"}),
+        frozenset({"run-id", "namespace", "add", "remove"}),
+    ),
     "output-dot": (frozenset(), frozenset()),
 }
 """command → its flags, its options with a value"""
@@ -36,9 +44,11 @@ _MOST: Final = 1000
 """Characters of a value that `dump` prints."""
 
 
-def command(name: str, flow: FlowDefinition, words: list[str]) -> int:
-    """Run one of them."""
+def command(name: str, flow: FlowDefinition, words: list[str], *, quiet: bool = False) -> int:
+    """Run one of them; `quiet` keeps back what is no result."""
     flags, options, arguments = _parse_words(name, words)
+    if quiet:
+        flags.add("quiet")
     if "trust" in flags:
         os.environ[TRUST] = "1"
     if options.get("namespace") is not None:
@@ -142,23 +152,28 @@ def tasks(flow: FlowDefinition, arguments: list[str], command: str) -> Iterator[
 
 
 def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    included = {name for name in options.get("include", "").split(",") if name}
+    included, excluded = _names(options.get("include", "")), _names(options.get("exclude", ""))
     most = int(options["max-value-size"]) if options.get("max-value-size", "").isdecimal() else _MOST
-    values: dict[str, dict[str, Any]] = {}
-    for task in tasks(flow, arguments, "dump"):
-        echo(f"{task.pathspec}:")
-        for artifact in task:
-            if included and artifact.id not in included:
-                continue
-            value = artifact.data
-            text = _short_repr(value, most)
-            echo(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
-            if "file" in options:
-                values.setdefault(task.pathspec, {})[artifact.id] = value
-            del value  # one at a time, however large they are
+    wanted = [
+        (task, artifact)
+        for task in tasks(flow, arguments, "dump")
+        for artifact in task.every_artifact(private="private" in flags)
+        if (not included or artifact.id in included) and artifact.id not in excluded
+    ]
     if "file" in options:
-        with Path(options["file"]).open("wb") as file:
-            pickle.dump(values, file)
+        pickles.write(options["file"], wanted)
+        if "quiet" not in flags:
+            say(f"Artifacts written to {options['file']}")
+        return
+    for task, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
+        echo(f"{task.pathspec}:")
+        for _, artifact in group:
+            text = _short_repr(artifact.data, most)
+            echo(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
+
+
+def _names(text: str) -> set[str]:
+    return {name for name in text.split(",") if name}
 
 
 def _short_repr(value: Any, most: int) -> str:
@@ -245,7 +260,12 @@ def _tag(flow: FlowDefinition, arguments: list[str], flags: set[str], options: M
         run.replace_tag(*tags)
     elif verb != "list":
         raise UsageError(f"there is no `tag {verb}`{nearest(verb, ('list', 'add', 'remove', 'replace'))}")
-    rows = [[tag, "person" if tag in run.user_tags else "run"] for tag in sorted(run.tags)]
+    shown = run.user_tags if "hide-system-tags" in flags else run.tags
+    if "flat" in flags:
+        # Where Metaflow writes it, so that a program reads the same lines from the same stream.
+        say("\n".join([f"Tags of {run.pathspec}:", *sorted(shown)]))
+        return
+    rows = [[tag, "person" if tag in run.user_tags else "run"] for tag in sorted(shown)]
     echo(f"{run.pathspec}\n{table(('tag', 'from'), rows)}" if rows else run.pathspec)
 
 

@@ -16,10 +16,11 @@ from stoker.client.client import Client
 from stoker.client.runs import Run as StoredRun
 from stoker.client.times import local_time, optional_time
 from stoker.core.artifact import StoredArtifact, from_wire
-from stoker.core.errors import NotFound, UsageError, nearest
-from stoker.core.flow import GANG, CaughtFailure
+from stoker.core.errors import UsageError, nearest
+from stoker.core.flow import GANG, OWN, CaughtFailure
 from stoker.core.printable import check_names
 from stoker.core.status import STEP_DONE, STEP_GOOD
+from stoker.flows.exceptions import MetaflowInvalidPathspec, MetaflowNamespaceMismatch, MetaflowNotFound
 from stoker.store import artifacts
 from stoker.store.rows import StepRow
 
@@ -68,13 +69,10 @@ class Flow:
         self._client = Client()
         self.id = pathspec
         if next(_runs(self._client, pathspec, ()), None) is None:
-            names = {run.pipeline for run in self._client.runs()} - {pathspec}
-            current_namespace = get_namespace()
-            where = f" in namespace '{current_namespace}'" if current_namespace else ""
-            raise NotFound(
-                f"there is no run of a flow '{pathspec}'{where}{nearest(pathspec, names)}",
-                fix="namespace(None) looks everywhere" if current_namespace else "",
-            )
+            if self._client.runs(pipeline=pathspec, limit=1):
+                raise MetaflowNamespaceMismatch(get_namespace(), f"flow {pathspec}")
+            names = {run.pipeline for run in self._client.runs()}
+            raise MetaflowNotFound(f"there is no run of a flow '{pathspec}'{nearest(pathspec, names)}")
 
     @property
     def pathspec(self) -> str:
@@ -265,7 +263,7 @@ class Step:
             run = stored_run(name, id)
             rows = rows_by_step(run)
             if step not in rows:
-                raise NotFound(f"run {id} has no step '{step}'{nearest(step, rows)}")
+                raise MetaflowNotFound(f"run {id} has no step '{step}'{nearest(step, rows)}")
             _of = (run, rows[step])
         self._run, self._rows = _of
         self.pathspec = pathspec
@@ -423,8 +421,12 @@ class Task:
         row = self._row
         return {"status": row.status, "cause": row.cause, "attempts": row.attempts, **dict(row.usage)}
 
+    def every_artifact(self, *, private: bool) -> list[DataArtifact]:
+        """Its artifacts; with `private` also those whose names begin with an underscore."""
+        return [artifact for name, artifact in self._artifacts_by_name().items() if private or name[0] != "_"]
+
     def __iter__(self) -> Iterator[DataArtifact]:
-        return iter(self._artifacts_by_name().values())
+        return iter(self.every_artifact(private=False))
 
     def __getitem__(self, name: str) -> DataArtifact:
         artifacts_by_name = self._artifacts_by_name()
@@ -443,7 +445,7 @@ class Task:
             if part.serializer == "list":
                 part = artifacts.items(part, store.blobs)[self.node]
             rows = {name: from_wire(wire) for name, wire in artifacts.load(part, store.blobs).items()}
-        rows = {name: artifact for name, artifact in rows.items() if not name.startswith("_")}
+        rows = {name: artifact for name, artifact in rows.items() if name not in OWN}
         return {
             name: DataArtifact(f"{self.pathspec}/{name}", _of=(self, name, artifact))
             for name, artifact in {**constants_of(self._run), **rows}.items()
@@ -555,7 +557,7 @@ def parts_of(pathspec: str, count: int, kind: str) -> list[str]:
     parts = pathspec.split("/")
     if len(parts) != count or not all(parts):
         example = "/".join(("Flow", "RUN", "step", "task", "artifact")[:count])
-        raise UsageError(f"{pathspec!r} names no {kind}", fix=f"write {kind}('{example}')")
+        raise MetaflowInvalidPathspec(f"{pathspec!r} names no {kind}", fix=f"write {kind}('{example}')")
     return parts
 
 
@@ -563,11 +565,10 @@ def stored_run(flow: str, id: str) -> StoredRun:
     """A run by its path, if it is in the namespace; also a task's that was run on its own, by the flow's name."""
     run = Client().run(id)
     if run.pipeline not in (flow, flow + SPIN_SUFFIX):
-        raise NotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
+        raise MetaflowNotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
     current_namespace = get_namespace()
     if current_namespace and current_namespace not in run.tags:
-        fix = "namespace(None) looks everywhere, or name another"
-        raise NotFound(f"run {id} is not in namespace '{current_namespace}'", fix=fix)
+        raise MetaflowNamespaceMismatch(current_namespace, f"run {id}")
     return run
 
 

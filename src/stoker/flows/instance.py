@@ -82,6 +82,7 @@ def step(function: Any = None, /, *, start: bool = False, end: bool = False) -> 
             fix = "let it be a method, or what functools.wraps makes of one; a mutator stands above @step"
             raise UsageError(f"@step on {decorated!r}, which is no method", where=caller(), fix=fix)
         setattr(decorated, STEP_MARK, {"start": start, "end": end})
+        decorated.name = decorated.__name__
         return decorated
 
     return mark if function is None else mark(function)
@@ -188,7 +189,9 @@ class FlowInstance:
         return name in self.__dict__ or (task is not None and name in task.names())
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError(f"flow {type(self).__name__} is not iterable")
+        """The flow's steps, as methods that have their `name`, in the order of the class."""
+        names = dict.fromkeys(name for base in reversed(type(self).__mro__) for name in vars(base))
+        return (getattr(self, name) for name in names if hasattr(getattr(type(self), name, None), STEP_MARK))
 
 
 # What self.next says

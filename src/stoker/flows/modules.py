@@ -22,10 +22,21 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             *("default_namespace", "get_namespace", "namespace"),
         )
     },
+    "exception": {
+        "stoker.flows.exceptions": (
+            *("CommandException", "ExternalCommandFailed", "InvalidDecoratorAttribute", "MetaflowDataMissing"),
+            *("MetaflowException", "MetaflowExceptionWrapper", "MetaflowInternalError", "MetaflowInvalidPathspec"),
+            *("MetaflowNamespaceMismatch", "MetaflowNotFound", "MetaflowTaggingError", "MetaflowUnknownUser"),
+            *("MissingInMergeArtifactsException", "ParameterFieldFailed", "ParameterFieldTypeMismatch"),
+            "UnhandledInMergeArtifactsException",
+        )
+    },
     "metaflow_current": {"stoker.flows.current": ("current",)},
     "parameters": {"stoker.flows.parameters": ("JSONType", "JSONTypeClass", "Parameter")},
-    "includefile": {"stoker.flows.parameters": ("IncludeFile",)},
+    "includefile": {"stoker.flows.parameters": ("IncludeFile",), "stoker.flows.standins": ("IncludedFile",)},
+    "plugins.cards.exception": {"stoker.flows.exceptions": ("CardNotPresentException",)},
     "runner.metaflow_runner": {"stoker.flows.runner": ("ExecutingRun", "Runner")},
+    "util": {"stoker.flows.standins": ("get_username", "is_stringish")},
 }
 """Module of Metaflow → module of Stoker → names that it has for it."""
 

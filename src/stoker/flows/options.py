@@ -78,6 +78,10 @@ def of_flow(name: str, configs: Collection[str], *, has_project: bool) -> tuple[
             )
             for word in ("metadata", "datastore")
         ),
+        *(
+            RunOption(name=word, value="NAME", help="taken for Metaflow's sake: the run's record is in the store")
+            for word in ("event-logger", "monitor")
+        ),
     )
 
 

@@ -1,0 +1,27 @@
+"""Small names of Metaflow's that programs import and that mean little here."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from stoker.flows.parameters import username
+
+
+class IncludedFile:
+    """What Metaflow keeps of an `IncludeFile` in place of its content.
+
+    Here the content itself is the artifact, so that no artifact is one.
+    """
+
+    def __init__(self, descriptor: Mapping[str, Any]) -> None:
+        self.descriptor = descriptor
+
+
+def get_username() -> str:
+    """Who runs this: METAFLOW_USER, STOKER_USER, or the system's name for the user."""
+    return username()
+
+
+def is_stringish(x: object) -> bool:
+    """Whether a value is a text or bytes."""
+    return isinstance(x, (str, bytes))
