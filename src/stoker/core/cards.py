@@ -1,4 +1,4 @@
-"""What a step may put on its card: text, tables, pictures and values, as plain data.
+"""What a step may put on its card: text, tables, pictures, charts and values, as plain data.
 
 A component becomes a document (JSON), is kept with the task's outputs, and is made into HTML where a page is made:
 nothing here knows how it looks, and no text of it is ever taken for HTML.
@@ -7,9 +7,13 @@ nothing here knows how it looks, and no text of it is ever taken for HTML.
 from __future__ import annotations
 
 import base64
+import inspect
 import io
+import json
 import math
-from typing import Any, Final, Iterable, Sequence
+import textwrap
+import time
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -25,19 +29,61 @@ LARGEST: Final = 10 * 2**20
 Document = dict[str, Any]
 
 
-@attrs.frozen
-class Markdown:
+class CardComponent:
+    """The base of what stands on a card; write your own with `render`, which returns text or a JSON value.
+
+    A component that stands on a card may be changed by `update`; the card shows it as it is at the next refresh, and at
+    the end. `component_id` is the name by which it is found there.
+    """
+
+    REALTIME_UPDATABLE = False
+    component_id: str | None = None
+
+    def render(self) -> Any:
+        """What a card of one's own is given of it: its document here, text or a JSON value of other classes."""
+        raise NotImplementedError(f"{type(self).__name__} has no render()")
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Change it while it stands on a card."""
+        raise NotImplementedError(f"{type(self).__name__} has no update()")
+
+    def document(self) -> Document:
+        """It as JSON: HTML stands in a frame, other text as it is, and of other values their text."""
+        shown = self.render()
+        if isinstance(shown, str) and "<" in shown:
+            return Frame(shown).document()
+        return {"kind": "text", "text": _cut(str(shown))}
+
+
+class _Known(CardComponent):
+    """A component whose look is known here: subclasses say what they are as a document."""
+
+    REALTIME_UPDATABLE = True
+
+    def render(self) -> Document:
+        """Its document."""
+        return self.document()
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Make it anew, of what its class takes."""
+        id = self.component_id
+        self.__init__(*args, **kwargs)  # type: ignore[misc]
+        self.component_id = id
+
+
+@attrs.define(slots=False, eq=False)
+class Markdown(_Known):
     """Text on a card: headings, lists, code, emphasis and links of Markdown. HTML in it is shown as it is written."""
 
-    text: str
+    text: str = ""
 
     def document(self) -> Document:
         """It as JSON."""
         return {"kind": "markdown", "text": _cut(str(self.text))}
 
 
-@attrs.frozen
-class Artifact:
+@attrs.define(slots=False, eq=False)
+class Artifact(_Known):
     """A value on a card, as its `repr` shows it."""
 
     artifact: Any
@@ -55,8 +101,8 @@ _SHORT: Final = 1_000
 """Characters of a value that is shown in part."""
 
 
-@attrs.frozen
-class Image:
+@attrs.define(slots=False, eq=False)
+class Image(_Known):
     """A picture on a card, of PNG, JPEG or GIF bytes."""
 
     src: bytes = attrs.field(repr=False)
@@ -102,8 +148,8 @@ class Image:
 _PICTURE: Final = "read a file's bytes, or use Image.from_matplotlib(figure)"
 
 
-@attrs.frozen
-class Table:
+@attrs.define(slots=False, eq=False)
+class Table(_Known):
     """A table on a card: rows of values, or of other components."""
 
     data: Sequence[Sequence[Any]] = ()
@@ -133,8 +179,8 @@ _TRUNCATED: Final = 5
 """Rows of a DataFrame that are shown unless all are asked for: as many as pandas' own `head`."""
 
 
-@attrs.define
-class ProgressBar:
+@attrs.define(slots=False, eq=False)
+class ProgressBar(_Known):
     """How far something is: `bar.update(step)`, then `current.card.refresh()`. A card shows the value that it has then.
 
     `max` is the value at which it is full, `unit` a word behind the values, `metadata` a few words beside the bar.
@@ -166,8 +212,8 @@ class ProgressBar:
         return {"kind": "progress", "max": numbers[0], "value": numbers[1], **texts}
 
 
-@attrs.frozen
-class Frame:
+@attrs.define(slots=False, eq=False)
+class Frame(_Known):
     """HTML of your own on a card, such as an interactive chart, in a frame that reaches nothing outside itself.
 
     Scripts in it run; it loads nothing from a network, so that it must hold all that it needs. `height` in pixels.
@@ -193,13 +239,109 @@ class Frame:
         return {"kind": "frame", "html": text, "label": self.label or "", "height": height}
 
 
-Component = Markdown | Artifact | Image | Table | ProgressBar | Frame
-"""What a card takes."""
+@attrs.define(slots=False, eq=False)
+class Error(_Known):
+    """That something went wrong, with a text such as a traceback."""
+
+    title: str
+    message: str = ""
+
+    def document(self) -> Document:
+        """It as JSON."""
+        return {"kind": "error", "title": _cut(str(self.title)), "text": _cut(str(self.message))}
+
+
+@attrs.define(slots=False, eq=False)
+class PythonCode(_Known):
+    """Python code: of a function or class, or as text."""
+
+    code_func: Any = None
+    code_string: str | None = None
+
+    def document(self) -> Document:
+        """It as JSON."""
+        text = self.code_string
+        if text is None:
+            try:
+                text = textwrap.dedent(inspect.getsource(self.code_func))
+            except (OSError, TypeError) as error:
+                raise ParameterError(f"PythonCode: no source: {error}", fix="code_string='…'") from None
+        return {"kind": "code", "text": _cut(text)}
+
+
+@attrs.define(slots=False, eq=False)
+class ValueBox(_Known):
+    """One value, large, with its title, a line below it, and how it has changed."""
+
+    title: str | None = None
+    value: Any = ""
+    subtitle: str | None = None
+    theme: str | None = None
+    change_indicator: str | None = None
+
+    def document(self) -> Document:
+        """It as JSON."""
+        texts = {
+            "title": self.title,
+            "value": self.value,
+            "subtitle": self.subtitle,
+            "change": self.change_indicator,
+        }
+        return {"kind": "value", **{name: "" if text is None else _cut(str(text)) for name, text in texts.items()}}
+
+
+@attrs.define(slots=False, eq=False)
+class EventsTimeline(_Known):
+    """Events as they come, the newest first: `timeline.update({"epoch": 3, "loss": 0.2})`."""
+
+    title: str | None = None
+    max_events: int = 20
+    events: list[Document] = attrs.field(factory=list, init=False)
+
+    def update(self, event_data: Mapping[str, Any], *args: Any, **words: Any) -> None:
+        """Put one more event on it: names and values, and `payloads=`, components that stand below them."""
+        payloads = words.get("payloads") or {}
+        event = {str(name): _cell(value) for name, value in {**event_data, **payloads}.items()}
+        self.events = [{"time": time.strftime("%H:%M:%S"), "facts": event}, *self.events][: self.max_events]
+
+    def document(self) -> Document:
+        """It as JSON."""
+        return {"kind": "timeline", "title": _cut(self.title or ""), "events": list(self.events)}
+
+
+@attrs.define(slots=False, eq=False)
+class VegaChart(_Known):
+    """A chart of Vega-Lite by its specification: lines and areas of `data.values` are drawn, without a network, and the
+    specification is shown below. `data` are values that it does not have itself."""
+
+    spec: Mapping[str, Any] = attrs.field(repr=False)
+    data: Any = attrs.field(default=None, repr=False)
+    show_controls: bool = False
+
+    @classmethod
+    def from_altair_chart(cls, altair_chart: Any) -> VegaChart:
+        """A chart of Altair's."""
+        return cls(json.loads(altair_chart.to_json()))
+
+    def document(self) -> Document:
+        """It as JSON."""
+        if not isinstance(self.spec, Mapping):
+            raise ParameterError(f"VegaChart({type(self.spec).__name__}): not a specification", fix="give a dict")
+        spec = dict(self.spec)
+        if self.data is not None:
+            spec["data"] = self.data if isinstance(self.data, Mapping) else {"values": list(self.data)}
+        try:
+            text = json.dumps(spec)
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"VegaChart: the specification is no JSON: {error}") from None
+        if len(text) > LARGEST:
+            raise ParameterError(f"VegaChart: {len(text):,} characters are more than a card takes ({LARGEST:,})")
+        return {"kind": "vega", "spec": json.loads(text)}
 
 
 def document_of(component: Any) -> Document:
     """A component as JSON; what is none is refused."""
-    if not isinstance(component, Component):
+    if not isinstance(component, CardComponent):
         raise ParameterError(
             f"a card takes no {type(component).__name__}",
             fix='write Markdown("…"), Artifact(value), Table, Image, Frame or ProgressBar',
@@ -208,7 +350,7 @@ def document_of(component: Any) -> Document:
 
 
 def _cell(value: Any) -> Document:
-    if isinstance(value, Component):
+    if isinstance(value, CardComponent):
         return value.document()
     return {"kind": "text", "text": _cut(str(value))}
 

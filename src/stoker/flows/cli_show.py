@@ -8,18 +8,14 @@ import reprlib
 from collections import deque
 from typing import Any, Callable, Final, Iterator, Mapping
 
-from stoker.cli import report
 from stoker.cli.output import table, when
 from stoker.client.client import TRUST
-from stoker.core import receipt as words
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
-from stoker.core.words import count_text
+from stoker.flows import cli_cards, pickles
 from stoker.flows import client as flows
-from stoker.flows import pickles
 from stoker.flows.client import Task
 from stoker.flows.definition import FlowDefinition
-from stoker.report.cards import components
 from stoker.report.streams import echo, say, step_text
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -32,7 +28,7 @@ _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
         frozenset({"stdout", "no-stdout", "stderr", "no-stderr", "both", "no-both", "timestamps", "no-timestamps"}),
         frozenset({"attempt"}),
     ),
-    "card": (frozenset(), frozenset({"output"})),
+    "card": (cli_cards.FLAGS, cli_cards.OPTIONS),
     "tag": (
         frozenset({"flat", "hide-system-tags", "group-by-tag", "group-by-run", "my-runs", "all"}),
         frozenset({"run-id", "namespace", "add", "remove"}),
@@ -214,34 +210,12 @@ def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
 
 
 def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    verb, path = (
-        (arguments[0], arguments[1:]) if arguments and arguments[0] in ("list", "view", "get") else ("list", arguments)
-    )
-    output = options.get("output")
+    verb, path = cli_cards.verb_of(arguments)
+    file = options.get("output") or options.get("file")
     if verb == "get" and len(path) == 2:
-        output = path.pop()
-    matches = list(tasks(flow, path, f"card {verb}"))
-    if verb == "list":
-        echo(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in matches]))
-        return
-    if len(matches) != 1:
-        some = f"/{matches[0].id}" if matches else ""
-        raise UsageError(
-            f"{path[0]} has {count_text(len(matches), 'task')}, and a page is of one",
-            fix=f"write card {verb} {path[0]}{some}",
-        )
-    task, run = matches[0], matches[0]._run
-    text = report.step_page(run._store, run, task._row.key, node=task.node)
-    # Metaflow's `get` prints where it is given no file.
-    report.write(text, output or (report.STDOUT if verb == "get" else None), name=report.file_name(run, task.id))
-
-
-def _card_row(task: Task) -> tuple[str, ...]:
-    run = task._run
-    parts = components(run._store, run.id, task._row.key, node=task.node)
-    receipt = run.steps[task._row.key].receipt
-    part_count = str(sum(part["kind"] != "heading" for part in parts)) if parts else ""
-    return task.id, task._row.status, part_count, "" if receipt is None else words.summary(receipt)
+        file = path.pop()
+    wanted = {name: options[name] for name in ("type", "id", "hash") if name in options}
+    cli_cards.run(verb, "/".join(path), tasks(flow, path, f"card {verb}"), file, flags, wanted)
 
 
 def _tag(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:

@@ -10,12 +10,10 @@ import contextlib
 import json
 import os
 import tempfile
-import time
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Final, Iterator, NamedTuple
 
 import attrs
 
-from stoker.core.cards import Document, ProgressBar, document_of
 from stoker.core.errors import UsageError, nearest
 from stoker.launchers.base import LOOPBACK, Launcher
 from stoker.worker.context import context
@@ -203,14 +201,11 @@ class Current:
 
     @property
     def card(self) -> Any:
-        """The page of the task: `append(Markdown("…"))`, and `current.card["id"]` for a `@card` with an id."""
+        """The cards of the task: `append(Markdown("…"))`, and `current.card["id"]` for a `@card` with an id."""
         task = self._require_task("card")
-        if task.card is None:
-            values = task.note("card")
-            if values is None:
-                raise AttributeError("current.card is there in steps with @card only")
-            task.card = TaskCard(values["ids"], keep=task.keep_card)
-        return task.card
+        if task.cards is None:
+            raise AttributeError("current.card is there in steps with @card only")
+        return task.cards
 
     @property
     def devices(self) -> Any:
@@ -290,74 +285,3 @@ def enter_task(task: Any) -> Iterator[None]:
         if "checkpoint" in current._resources:
             current._resources["checkpoint"].close()
         current._task, current._run, current._resources = previous
-
-
-_REFRESH: Final = 1.0
-"""Seconds between two refreshes of a card: what a person who looks at it can follow."""
-
-
-class TaskCard:
-    """The components of a task's card, in the order in which they were appended.
-
-    `ids` are those of the step's `@card(id=…)`: `current.card["id"]` is a part of the same page. `keep` keeps the
-    components while the task runs.
-    """
-
-    def __init__(self, ids: Sequence[str], *, keep: Callable[[list[Document]], None]) -> None:
-        self._parts: Mapping[str, list[Document | ProgressBar]] = {"": [], **{id: [] for id in ids}}
-        self._place = ""
-        self._keep = keep
-        # All parts of a page are kept together, and share the time of the last refresh.
-        self._refreshed: list[float] = []
-
-    def append(self, component: Any) -> None:
-        """Put one more component on it: `current.card.append(Markdown("# It went well"))`."""
-        # As it is now, so that what is changed afterwards does not change what is shown.
-        # Only a bar goes on afterwards.
-        self._parts[self._place].append(component if isinstance(component, ProgressBar) else document_of(component))
-
-    def extend(self, components: Iterable[Any]) -> None:
-        """Put several on it."""
-        for component in components:
-            self.append(component)
-
-    def clear(self) -> None:
-        """Take everything off that was put there."""
-        self._parts[self._place].clear()
-
-    def refresh(self, data: Any = None, force: bool = False) -> None:
-        """Show the page as it is now, while the task runs; what was shown last is there, too, if the task is killed.
-
-        Call it as often as you like: at most once a second something is kept, with `force` at each call. `data` is for
-        templates, which Stoker has none of.
-        """
-        now = time.monotonic()
-        if not force and self._refreshed and now - self._refreshed[-1] < _REFRESH:
-            return
-        self._refreshed[:] = [now]
-        self._keep(self.documents())
-
-    def __len__(self) -> int:
-        return len(self._parts[self._place])
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __getitem__(self, id: str) -> TaskCard:
-        if id not in self._parts:
-            raise UsageError(
-                f"the step has no @card(id={id!r}){nearest(id, filter(None, self._parts))}",
-                fix=f'write @card(id="{id}")',
-            )
-        part = TaskCard((), keep=self._keep)
-        part._parts, part._place, part._refreshed = self._parts, id, self._refreshed
-        return part
-
-    def documents(self) -> list[Document]:
-        """All of it, part after part; a part with an id has it as its heading."""
-        parts: list[Document] = []
-        for id, components in self._parts.items():
-            if id and components:
-                parts.append({"kind": "heading", "text": id})
-            parts += [one.document() if isinstance(one, ProgressBar) else one for one in components]
-        return parts

@@ -398,8 +398,13 @@ def _card(values: Mapping[str, Any]) -> None:
     id = values.get("id")
     if id is not None and (not isinstance(id, str) or not id):
         raise SettingsError(f"id={id!r} is not a name", fix='write id="metrics"')
-    if values.get("type", "default") not in ("default", "blank"):
-        raise SettingsError(f"type={values['type']!r}: no such page", fix='write type="default"')
+    kind, options, seconds = values.get("type", "default"), values.get("options", {}), values.get("timeout", 45)
+    if not isinstance(kind, str) or not kind:
+        raise SettingsError(f"type={kind!r} is not the type of a card's class", fix='write type="default"')
+    if not isinstance(options, Mapping):
+        raise SettingsError(f"options={options!r} is no dict", fix='write options={"key": "value"}')
+    if not str(seconds).replace(".", "", 1).isdecimal():
+        raise SettingsError(f"timeout={seconds!r} is no number of seconds", fix="write timeout=45")
 
 
 def _checkpoint(values: Mapping[str, Any]) -> None:
@@ -456,7 +461,17 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
         help="Secrets as environment variables, read where the step runs: `sources=['env:TOKEN', 'file:.env']`.",
     ),
     "card": DecoratorKind(
-        words={"type": "default", "id": None, "options": {}, "timeout": 45, "save_errors": True, "customize": False},
+        words={
+            "type": "default",
+            "id": None,
+            "options": {},
+            "timeout": 45,
+            "save_errors": True,
+            "customize": False,
+            "refresh_interval": 1,
+            "scope": "task",
+            "rank": None,
+        },
         for_worker=True,
         many=True,
         check=_card,

@@ -466,8 +466,7 @@ def _options(options: flowsettings.FlowStepOptions) -> TaskOptions:
     profile = options.note("gpu_profile")
     notes = {note.name: dict(note.values) for note in options.notes if note.name in FOR_WORKER}
     if "card" in notes:  # a step may have several
-        ids = [note.values["id"] for note in options.notes if note.name == "card"]
-        notes["card"] = {"ids": [id for id in ids if id is not None]}
+        notes["card"] = {"cards": [dict(note.values) for note in options.notes if note.name == "card"]}
     return TaskOptions(
         catch=options.catch,
         profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,

@@ -155,4 +155,5 @@ class CardNotPresentException(NotFound, MetaflowException):
     ) -> None:
         wanted = {"id": card_id, "type": card_type, "hash": card_hash}
         words = [f"{name} '{value}'" for name, value in wanted.items() if value is not None]
-        MetaflowException.__init__(self, f"{pathspec} has no card{' with ' if words else ''}{' and '.join(words)}")
+        asked = f" with {' and '.join(words)}" if words else ""
+        MetaflowException.__init__(self, f"{self.headline}: {pathspec} has no card{asked}")

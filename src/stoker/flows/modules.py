@@ -14,8 +14,28 @@ from typing import Any, Final
 
 from stoker.core.errors import RefusedName
 
+_COMPONENTS: Final = (
+    *("Artifact", "Error", "EventsTimeline", "Image", "Markdown", "ProgressBar", "PythonCode", "Table"),
+    *("ValueBox", "VegaChart"),
+)
 HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
-    "cards": {"stoker.core.cards": ("Artifact", "Image", "Markdown", "ProgressBar", "Table")},
+    "cards": {
+        "stoker.core.cards": _COMPONENTS,
+        "stoker.flows.cardclient": ("get_cards",),
+        "stoker.flows.cards": ("MetaflowCard",),
+        "stoker.flows.cardtypes": ("render_safely",),
+    },
+    "plugins.cards.card_client": {"stoker.flows.cardclient": ("Card", "CardContainer", "get_cards")},
+    "plugins.cards.card_modules.card": {"stoker.flows.cards": ("MetaflowCard",)},
+    "plugins.cards.card_modules.components": {"stoker.core.cards": _COMPONENTS},
+    "plugins.cards.card_modules.renderer_tools": {"stoker.flows.cardtypes": ("render_safely",)},
+    "plugins.cards.card_modules.test_cards": {
+        "stoker.flows.cardtypes": (
+            *("TestEditableCard", "TestEditableCard2", "TestErrorCard", "TestJSONComponent", "TestMockCard"),
+            *("TestNonEditableCard", "TestPathSpecCard", "TestRefreshCard", "TestRefreshComponentCard"),
+            *("TestStringComponent", "TestTimeoutCard", "_component_values_to_hash"),
+        )
+    },
     "client": {
         "stoker.flows.client": (
             *("DataArtifact", "Flow", "Metaflow", "Run", "Step", "Task"),

@@ -22,7 +22,7 @@ import attrs
 from stoker.core.artifact import from_wire
 from stoker.core.cards import Document
 from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
-from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
+from stoker.core.flow import CARD, ELEMENTS, GANG, OWN, TRANSITION
 from stoker.core.protocol import StepTask, WorkerJob
 from stoker.core.units import UNSET
 from stoker.core.words import shown
@@ -42,7 +42,8 @@ from stoker.worker.context import context
 from stoker.worker.secrets import revealed
 
 if TYPE_CHECKING:
-    from stoker.flows.current import TaskCard
+    from stoker.flows.cardclient import TaskOfCard
+    from stoker.flows.cards import TaskCards
 
 Wire = Mapping[str, Any]
 _FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), frozenset, range})
@@ -83,7 +84,9 @@ class FlowTask:
         self._previews = step.previews
         self.place: Mapping[str, Any] = artifacts.load(from_wire(inputs["place"]["value"]), blobs)
         self.transition: Transition | None = None
-        self.card: TaskCard | None = None
+        self.cards: TaskCards | None = None
+        self._pathspec = ""
+        self._outputs: dict[str, Wire] = {}
         self.token = "" if job.gang is None else job.gang.token
         self._wires: dict[str, Wire] = {name: tree["value"] for name, tree in _entries(inputs, "artifacts")}
         self._parameters = {name: tree["value"] for name, tree in _entries(inputs, "parameters")}
@@ -128,6 +131,8 @@ class FlowTask:
         if self._joined is not None:
             inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs, self)
         with flowcurrent.enter_task(self):
+            self._pathspec = flowcurrent.current.pathspec
+            self.cards = self._new_cards()
             if getattr(method, flowusers.USERS, ()):
                 self._run_with_wrappers(method, inputs)
             elif inputs is not None:
@@ -227,20 +232,49 @@ class FlowTask:
 
     def save_outputs(self) -> dict[str, Any]:
         """The outputs: what goes on as it came, what is new, and where the flow goes."""
-        attributes = {name: value for name, value in self.flow.__dict__.items() if name != TASK}
+        attributes = self._attributes()
         outputs: dict[str, Any] = {name: wire for name, wire in self._wires.items() if name not in attributes}
         for name, value in attributes.items():
             outputs[name] = self._wire(name, value)
         outputs.update(self._transition_outputs(outputs))
-        documents = [] if self.card is None else self.card.documents()
+        documents = [] if self.cards is None else self._finished_cards(outputs)
         if documents:
             outputs[CARD] = artifacts.save(documents, self.blobs).wire()
         if self.place.get("parallel") is None:
             return outputs
         return {GANG: artifacts.save(outputs, self.blobs).wire()}
 
-    def keep_card(self, documents: list[Document]) -> None:
-        """Keep the components of its card while it runs."""
+    def _new_cards(self) -> TaskCards | None:
+        """The cards of its step's `@card`s; None where it has none."""
+        values = self.note("card")
+        if values is None:
+            return None
+        from stoker.flows.cards import CardSpec, TaskCards
+
+        names = attrs.fields_dict(CardSpec)
+        specs = [CardSpec(**{word: one[word] for word in names if word in one}) for one in values["cards"]]
+        return TaskCards(specs, keep=self._keep_cards, task=self._task_of_card, flow=self.flow)
+
+    def _task_of_card(self, finished: bool) -> TaskOfCard:
+        from stoker.flows.cardclient import TaskOfCard
+
+        def wires() -> dict[str, Wire]:
+            if finished:
+                return self._outputs
+            return {**self._wires, **{name: self._wire(name, value) for name, value in self._attributes().items()}}
+
+        return TaskOfCard(self._pathspec, wires, self.blobs, finished=finished)
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in self.flow.__dict__.items() if name != TASK}
+
+    def _finished_cards(self, outputs: dict[str, Any]) -> list[Document]:
+        self._outputs = {name: wire for name, wire in outputs.items() if name not in OWN}
+        assert self.cards is not None
+        return self.cards.finish()
+
+    def _keep_cards(self, documents: list[Document]) -> None:
+        """Keep its cards while it runs."""
         # Never inline: secrets are masked in what a step logs, which must not change the bytes.
         wire = artifacts.save(documents, self.blobs, inline_limit=0).wire()
         metrics.keep_card(wire, node=None if self.place.get("parallel") is None else context.node)

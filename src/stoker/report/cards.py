@@ -10,8 +10,9 @@ mail only, and the page loads nothing: an image becomes a link. A line break in 
 from __future__ import annotations
 
 import functools
+import json
 import logging
-from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -21,6 +22,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.errors import StokerError
 from stoker.core.flow import CARD, GANG
 from stoker.core.plan import LogLine
+from stoker.core.preview import Preview
 from stoker.core.receipt import Receipt, Track
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.words import count_text
@@ -29,6 +31,7 @@ from stoker.report.design import POLICY, badge, document, preformatted, section
 from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, table
 from stoker.report.receiptfigures import receipt_part
 from stoker.store import artifacts
+from stoker.store.previewing import lines_of
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -207,6 +210,46 @@ def _frame(shown: Document) -> Html:
     return element("figure", None, element("iframe", {**frame, "loading": "lazy"}), title)
 
 
+def _value(shown: Document) -> Html:
+    lines = [("span", {"class": "muted"}, shown["title"]), ("strong", {"class": "figure"}, shown["value"])]
+    lines += [("span", {"class": "muted"}, shown[name]) for name in ("change", "subtitle")]
+    return element("p", {"class": "value"}, *(element("span", None, element(*line), " ") for line in lines if line[2]))
+
+
+def _timeline(shown: Document) -> Html:
+    names = list(dict.fromkeys(name for event in shown["events"] for name in event["facts"]))
+    rows = [
+        [event["time"], *(component(event["facts"][name]) if name in event["facts"] else "" for name in names)]
+        for event in shown["events"]
+    ]
+    title = element("h3", None, shown["title"]) if shown["title"] else NOTHING
+    return joined([title, table(["time", *names], rows, caption=shown["title"] or "events", whole=True)])
+
+
+def _vega(shown: Document) -> Html:
+    curves = tuple(one for one in lines_of(shown["spec"]) if one is not None)
+    title = shown["spec"].get("title") or "chart"
+    label = title if isinstance(title, str) else "chart"
+    text = element(
+        "details", None, element("summary", None, "its specification"), preformatted(_indented(shown["spec"]))
+    )
+    return joined(
+        [
+            element("p", None, element("b", None, label)),
+            stepparts.preview_part(Preview(curves=curves), label=label),
+            text,
+        ]
+    )
+
+
+def _indented(value: Any) -> str:
+    text = json.dumps(value, indent=2)
+    return text if len(text) <= _SPECIFICATION else f"{text[:_SPECIFICATION]}…"
+
+
+_SPECIFICATION: Final = 20_000
+"""Characters of a chart's specification that are shown."""
+
 _COMPONENTS: Final[Mapping[str, Callable[[Document], Html]]] = {
     "markdown": lambda shown: Html(html(shown["text"])),
     "text": lambda shown: joined([shown["text"]]),
@@ -216,6 +259,11 @@ _COMPONENTS: Final[Mapping[str, Callable[[Document], Html]]] = {
     "table": _rows,
     "progress": _progress,
     "frame": _frame,
+    "error": lambda shown: joined([element("h3", None, shown["title"]), preformatted(shown["text"])]),
+    "code": lambda shown: preformatted(shown["text"]),
+    "value": _value,
+    "timeline": _timeline,
+    "vega": _vega,
 }
 
 
@@ -223,41 +271,63 @@ log = logging.getLogger(__name__)
 
 
 def components(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
-    """The components that a task put on its card; for a whole `num_parallel`, those of every node."""
+    """What a task put on its cards, card after card; for a whole `num_parallel`, that of every node."""
+    parts: list[Mapping[str, Any]] = []
+    for number, cards in _cards_by_node(store, run, key, node):
+        if number is not None and node is None:
+            parts.append({"kind": "heading", "text": f"node {number}"})
+        for one in cards:
+            parts += _parts_of(one)
+    return parts
+
+
+def _parts_of(card: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if card.get("kind") != "card":  # a component, as runs of earlier versions have them
+        return [card]
+    parts = list(card.get("parts", ()))
+    title = card["id"] or ("" if card["type"] in ("default", "blank") else card["type"])
+    if "html" in card:
+        parts = [{"kind": "frame", "html": card["html"], "label": "", "height": 480}]
+    return [{"kind": "heading", "text": title}, *parts] if title and parts else parts
+
+
+def kept_cards(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
+    """The cards of a task as documents, as it ended, or as it showed them last."""
+    found = [one for _, cards in _cards_by_node(store, run, key, node) for one in cards]
+    return [one for one in found if one.get("kind") == "card"]
+
+
+def _cards_by_node(
+    store: Store, run: str, key: str, node: int | None
+) -> Iterator[tuple[int | None, list[Mapping[str, Any]]]]:
+    """(node, cards) of a task; the node is None for one that is not of a `num_parallel`."""
     outputs = {row.name: row.artifact for row in store.records.outputs(run, key)}
     if not outputs:
-        return _refreshed(store, run, key, node=node)
-    if GANG not in outputs:
-        return list(artifacts.load(outputs[CARD], store.blobs)) if CARD in outputs else []
-    gang = outputs[GANG]
-    parts = artifacts.items(gang, store.blobs) if gang.serializer == "list" else [gang]
-    card_parts: list[Mapping[str, Any]] = []
-    for index, part in enumerate(parts):
-        wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, index) else None
-        if wire is not None:
-            if node is None:
-                card_parts.append({"kind": "heading", "text": f"node {index}"})
-            card_parts += artifacts.load(from_wire(wire), store.blobs)
-    return card_parts
+        yield from _refreshed(store, run, key, node)
+    elif GANG not in outputs:
+        if CARD in outputs:
+            yield None, list(artifacts.load(outputs[CARD], store.blobs))
+    else:
+        gang = outputs[GANG]
+        for index, part in enumerate(artifacts.items(gang, store.blobs) if gang.serializer == "list" else [gang]):
+            wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, index) else None
+            if wire is not None:
+                yield index, list(artifacts.load(from_wire(wire), store.blobs))
 
 
-def _refreshed(store: Store, run: str, key: str, *, node: int | None) -> list[Mapping[str, Any]]:
-    """The components as of the last `refresh` of a task that runs, or that did not succeed."""
+def _refreshed(
+    store: Store, run: str, key: str, node: int | None
+) -> Iterator[tuple[int | None, list[Mapping[str, Any]]]]:
+    """The cards as of the last `refresh` of a task that runs, or that did not succeed."""
     numbers = [number for one, number in store.records.metric_attempts(run) if one == key]
-    card_parts: list[Mapping[str, Any]] = []
     for number, wire in sorted(metrics_of(store.records, run, key, max(numbers, default=0)).cards.items()):
         if node not in (None, number):
             continue
         try:
-            shown = artifacts.load(from_wire(wire), store.blobs)
+            yield number or None, list(artifacts.load(from_wire(wire), store.blobs))
         except (StokerError, LookupError, TypeError, ValueError) as error:
             # Nothing holds what a failed task showed once: the store may have been cleaned up.
             log.debug("the card of %s is gone: %s", key, error)
-            continue
-        if number:
-            card_parts.append({"kind": "heading", "text": f"node {number}"})
-        card_parts += shown
-    return card_parts
 
 
 def card_page(components: Sequence[Mapping[str, Any]], *, title: str, state: str) -> str:

@@ -179,10 +179,10 @@ def _chart(value: Any) -> Preview:
     """The lines of a chart of Altair's and its specification, which a browser draws."""
     specification = value.to_dict()
     shown = _cut(json.dumps(specification, indent=2, default=str), words="a chart of Altair's")
-    return attrs.evolve(shown, curves=tuple(filter(None, _lines_of(specification))))
+    return attrs.evolve(shown, curves=tuple(filter(None, lines_of(specification))))
 
 
-def _lines_of(specification: Mapping[str, Any]) -> Iterator[ChartCurve | None]:
+def lines_of(specification: Mapping[str, Any]) -> Iterator[ChartCurve | None]:
     """The lines of a specification of Vega-Lite's that draws fields of its data as they are."""
     mark, encoding, data = (specification.get(name, {}) for name in ("mark", "encoding", "data"))
     channels = [encoding.get(name, {}) for name in ("x", "y", "color")]
