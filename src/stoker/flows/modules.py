@@ -14,14 +14,17 @@ from typing import Any, Final
 
 from stoker.core.errors import RefusedName
 
+_CLIENT: Final[Mapping[str, Sequence[str]]] = {
+    "stoker.flows.client": ("DataArtifact", "Flow", "Metaflow", "MetaflowObject", "Run", "Step", "Task"),
+    "stoker.flows.namespaces": (
+        *("default_metadata", "default_namespace", "get_metadata"),
+        *("get_namespace", "metadata", "namespace"),
+    ),
+}
 HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "cards": {"stoker.core.cards": ("Artifact", "Image", "Markdown", "ProgressBar", "Table")},
-    "client": {
-        "stoker.flows.client": (
-            *("DataArtifact", "Flow", "Metaflow", "Run", "Step", "Task"),
-            *("default_namespace", "get_namespace", "namespace"),
-        )
-    },
+    "client": _CLIENT,
+    "client.core": {**_CLIENT, "stoker.flows.taskmetadata": ("Metadata",)},
     "exception": {
         "stoker.flows.exceptions": (
             *("CommandException", "ExternalCommandFailed", "InvalidDecoratorAttribute", "MetaflowDataMissing"),
