@@ -23,9 +23,6 @@ if TYPE_CHECKING:
         Run,
         Step,
         Task,
-        default_namespace,
-        get_namespace,
-        namespace,
     )
     from stoker.flows.current import current
     from stoker.flows.decorators import (
@@ -55,6 +52,14 @@ if TYPE_CHECKING:
     )
     from stoker.flows.instance import step
     from stoker.flows.mutators import FlowMutator, MutableFlow, MutableStep, StepMutator
+    from stoker.flows.namespaces import (
+        default_metadata,
+        default_namespace,
+        get_metadata,
+        get_namespace,
+        metadata,
+        namespace,
+    )
     from stoker.flows.parameters import (
         Config,
         ConfigValue,
@@ -115,11 +120,14 @@ __all__ = [
     "config_expr",
     "current",
     "deepspeed",
+    "default_metadata",
     "default_namespace",
     "environment",
+    "get_metadata",
     "get_namespace",
     "gpu_profile",
     "kubernetes",
+    "metadata",
     "mpi",
     "namespace",
     "parallel",
@@ -181,12 +189,15 @@ _HOMES = {
     "config_expr": "stoker.flows.parameters",
     "current": "stoker.flows.current",
     "deepspeed": "stoker.flows.decorators",
-    "default_namespace": "stoker.flows.client",
+    "default_metadata": "stoker.flows.namespaces",
+    "default_namespace": "stoker.flows.namespaces",
     "environment": "stoker.flows.decorators",
-    "get_namespace": "stoker.flows.client",
+    "get_metadata": "stoker.flows.namespaces",
+    "get_namespace": "stoker.flows.namespaces",
     "gpu_profile": "stoker.flows.decorators",
+    "metadata": "stoker.flows.namespaces",
     "mpi": "stoker.flows.decorators",
-    "namespace": "stoker.flows.client",
+    "namespace": "stoker.flows.namespaces",
     "parallel": "stoker.flows.decorators",
     "project": "stoker.flows.decorators",
     "pypi": "stoker.flows.decorators",

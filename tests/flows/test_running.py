@@ -184,7 +184,11 @@ def test_failures_are_caught_however_they_come(project: Any) -> None:
     assert run.status == "succeeded", finished.stderr
     problems = run.steps["end"].outputs["problems"].load()
     assert problems[0] is None and problems[3] is None
-    assert problems[1].type == "ValueError" and problems[1].message == "no one" and "no one" in problems[1].traceback
+    assert (
+        problems[1].type == "builtins.ValueError"
+        and problems[1].message == "no one"
+        and "no one" in problems[1].traceback
+    )
     assert problems[2].cause == "killed" and problems[2].step == "work"
     assert run.steps["end"].outputs["tries"].load() == [0, None, None, 1]
     assert run.steps["work[1]"].status == "succeeded" and len(run.steps["work[1]"].attempts) == 2

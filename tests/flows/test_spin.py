@@ -15,7 +15,7 @@ import pytest
 
 from stoker.core.errors import NotFound
 from stoker.flow import Flow, Runner, Step, Task, namespace
-from stoker.flows import client as flowspaces
+from stoker.flows import namespaces
 
 FLOW = """
 import os
@@ -114,7 +114,7 @@ def spun(project: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _own_namespace() -> Any:
     yield
-    flowspaces.default_namespace()
+    namespaces.default_namespace()
 
 
 def files(home: Path) -> dict[str, bytes]:

@@ -33,7 +33,8 @@ OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG, CARD})
 class CaughtFailure:
     """The value of `@catch(var=…)`'s attribute: why the step failed. It is true; None there means that it did not fail.
 
-    `type` is the exception's, empty where the process was killed; `exception` is what it said.
+    `type` is the exception's, with its module; where nothing was raised it is Metaflow's `FailureHandledByCatch`, and
+    `cause` says what became of the process. `exception` is what the exception said.
     """
 
     step: str

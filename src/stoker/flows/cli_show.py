@@ -6,15 +6,16 @@ import itertools
 import os
 import reprlib
 from collections import deque
-from typing import Any, Callable, Final, Iterator, Mapping
+from datetime import timezone
+from typing import Any, Callable, Collection, Final, Iterator, Mapping, Sequence
 
 from stoker.cli.output import table, when
 from stoker.client.client import TRUST
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
-from stoker.flows import cli_cards, pickles
+from stoker.flows import cli_cards, namespaces, pickles
 from stoker.flows import client as flows
-from stoker.flows.client import Task
+from stoker.flows.client import Run, Task
 from stoker.flows.definition import FlowDefinition
 from stoker.report.streams import echo, say, step_text
 
@@ -36,6 +37,11 @@ _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "output-dot": (frozenset(), frozenset()),
 }
 """command → its flags, its options with a value"""
+_MANY: Final = ("add", "remove")
+"""Options that may be given more than once."""
+_BETWEEN: Final = "\n"
+"""Stands between their values: no tag has a line break in it."""
+_TAG_VERBS: Final = ("list", "add", "remove", "replace")
 _MOST: Final = 1000
 """Characters of a value that `dump` prints."""
 
@@ -48,7 +54,7 @@ def command(name: str, flow: FlowDefinition, words: list[str], *, quiet: bool = 
     if "trust" in flags:
         os.environ[TRUST] = "1"
     if options.get("namespace") is not None:
-        flows.namespace(options["namespace"] or None)
+        namespaces.namespace(options["namespace"] or None)
     _COMMANDS[name](flow, arguments, flags, options)
     return 0
 
@@ -68,7 +74,8 @@ def _parse_words(name: str, words: list[str]) -> tuple[set[str], dict[str, str],
         if key in known_flags:
             flags.add(key)
         elif key in known_options:
-            options[key] = value if equals else next(line, "")
+            value = value if equals else next(line, "")
+            options[key] = f"{options[key]}{_BETWEEN}{value}" if key in _MANY and key in options else value
         else:
             accepted = [f"--{option}" for option in (*known_flags, *known_options)]
             raise UsageError(f"{name} has no option {flag}{nearest(flag, accepted)}")
@@ -138,9 +145,9 @@ def tasks(flow: FlowDefinition, arguments: list[str], command: str) -> Iterator[
     try:
         if not parts:
             for step in reversed(list(run.steps())):
-                yield from step
+                yield from step.in_order()
         elif len(parts) == 1:
-            yield from run[parts[0]]
+            yield from run[parts[0]].in_order()
         else:
             yield run[parts[0]][parts[1]]
     except KeyError as error:
@@ -202,11 +209,18 @@ class _Short(reprlib.Repr):
 
 
 def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    streams = [name for name in ("stdout", "stderr") if name in flags] or ["stdout", "stderr"]
+    if arguments[:1] == ["show"] and "show" not in flow.graph.steps:  # Metaflow's word for it
+        del arguments[0]
+    streams = [name for name in ("stdout", "stderr") if name in flags]
+    if not streams and "no-both" not in flags:
+        streams = ["stdout", "stderr"]
     for task in tasks(flow, arguments, "logs"):
+        if "attempt" in options:
+            task = flows.Task(task.pathspec, attempt=int(options["attempt"]))  # noqa: PLW2901
         lines = [line for name in streams for line in task.loglines(name)]
         for time, text in sorted(lines, key=lambda line: line[0]):
-            echo(f"{when(time.timestamp())} {step_text(text)}" if "timestamps" in flags else step_text(text))
+            moment = f"{when(time.replace(tzinfo=timezone.utc).timestamp())} " if "timestamps" in flags else ""
+            echo(f"{moment}{step_text(text)}")
 
 
 def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
@@ -220,27 +234,61 @@ def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
 
 def _tag(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     verb, tags = (arguments[0], arguments[1:]) if arguments else ("list", [])
+    if verb not in _TAG_VERBS:
+        raise UsageError(f"there is no `tag {verb}`{nearest(verb, _TAG_VERBS)}")
+    if verb == "list":
+        _list_tags(flow, tags, flags, options)
+        return
     id = options.get("run-id")
     run = flows.Run(f"{flow.name}/{id}") if id else flows.Flow(flow.name).latest_run
     if run is None:
         raise NotFound(f"flow {flow.name} has not been run yet")
-    if verb == "add":
-        run.add_tags(tags)
-    elif verb == "remove":
-        run.remove_tags(tags)
-    elif verb == "replace":
-        if len(tags) != 2:
-            raise UsageError("tag replace takes two tags", fix="write tag replace OLD NEW")
+    if verb != "replace":
+        run.replace_tags(*(((), tags) if verb == "add" else (tags, ())))
+    elif len(tags) == 2:
         run.replace_tag(*tags)
-    elif verb != "list":
-        raise UsageError(f"there is no `tag {verb}`{nearest(verb, ('list', 'add', 'remove', 'replace'))}")
-    shown = run.user_tags if "hide-system-tags" in flags else run.tags
+    elif tags or not {"add", "remove"} <= options.keys():
+        raise UsageError("tag replace takes two tags", fix="write tag replace OLD NEW, or --remove OLD --add NEW")
+    else:
+        run.replace_tags(*(options[name].split(_BETWEEN) for name in ("remove", "add")))
+    _print_tags([run], flags)
+
+
+def _list_tags(flow: FlowDefinition, ids: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    if "namespace" not in options and "my-runs" not in flags:
+        namespaces.namespace(None)
+    ids = [*ids, *([options["run-id"]] if "run-id" in options else [])]
+    if len(ids) > 1:
+        raise UsageError(f"tag list takes one run, not {len(ids)}", fix="write tag list --all for every run")
+    runs = flows.Flow(flow.name).runs() if not ids else iter([flows.Run(f"{flow.name}/{ids[0]}")])
+    _print_tags(list(runs if flags & {"all", "my-runs"} else itertools.islice(runs, 1)), flags)
+
+
+def _print_tags(runs: Sequence[Run], flags: set[str]) -> None:
+    tags_by_run = {run: run.user_tags if "hide-system-tags" in flags else run.tags for run in runs}
+    paths = ", ".join(run.pathspec for run in runs)
+    everywhere = sorted({tag for tags in tags_by_run.values() for tag in tags})
+    people = {tag for run in runs for tag in run.user_tags}
     if "flat" in flags:
         # Where Metaflow writes it, so that a program reads the same lines from the same stream.
-        say("\n".join([f"Tags of {run.pathspec}:", *sorted(shown)]))
-        return
-    rows = [[tag, "person" if tag in run.user_tags else "run"] for tag in sorted(shown)]
-    echo(f"{run.pathspec}\n{table(('tag', 'from'), rows)}" if rows else run.pathspec)
+        say("\n".join([f"Tags of {paths}:", *everywhere]))
+    elif "group-by-tag" in flags:
+        having = {tag: [run.id for run, tags in tags_by_run.items() if tag in tags] for tag in everywhere}
+        echo(table(("tag", "from", "runs"), [(tag, _giver(tag, people), " ".join(having[tag])) for tag in everywhere]))
+    elif "group-by-run" in flags:
+        echo(
+            table(
+                ("run", "tag", "from"),
+                [(run.id, tag, _giver(tag, people)) for run, tags in tags_by_run.items() for tag in sorted(tags)],
+            )
+        )
+    else:
+        rows = [(tag, _giver(tag, people)) for tag in everywhere]
+        echo(f"{paths}\n{table(('tag', 'from'), rows)}" if rows else paths)
+
+
+def _giver(tag: str, people: Collection[str]) -> str:
+    return "person" if tag in people else "run"
 
 
 _Command = Callable[[FlowDefinition, list[str], set[str], Mapping[str, str]], None]

@@ -1,53 +1,42 @@
 """Runs of flows by Metaflow's names: `Flow("X").latest_successful_run.data.y`. Thin views of the same store.
 
 Flow → Run → Step → Task → DataArtifact. A task's id is its key in the run, such as "train[3]". Only runs of the
-namespace are seen (`namespace`).
+namespace are seen (`flows.namespaces`). Children come newest first, as Metaflow's do.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-from datetime import datetime
-from typing import Any, Final, Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.client.client import Client
 from stoker.client.runs import Run as StoredRun
-from stoker.client.times import local_time, optional_time
+from stoker.client.times import local_time
 from stoker.core.artifact import StoredArtifact, from_wire
-from stoker.core.errors import UsageError, nearest
+from stoker.core.errors import NotFound, nearest
 from stoker.core.flow import GANG, OWN, CaughtFailure
-from stoker.core.printable import check_names
 from stoker.core.status import STEP_DONE, STEP_GOOD
-from stoker.flows.exceptions import MetaflowInvalidPathspec, MetaflowNamespaceMismatch, MetaflowNotFound
+from stoker.core.units import UNSET
+from stoker.flows import tags as flowtags
+from stoker.flows.exceptions import (
+    MetaflowInvalidPathspec,
+    MetaflowNamespaceMismatch,
+    MetaflowNotFound,
+    failure_of,
+)
+from stoker.flows.lineage import Lineage
+from stoker.flows.namespaces import client, get_namespace
+from stoker.flows.taskmetadata import Metadata, metadata_of
 from stoker.store import artifacts
-from stoker.store.rows import StepRow
+from stoker.store.rows import AttemptRow, StepRow
 
-_SYSTEM: Final = ("user:", "project:", "project_branch:")
-_TRIES: Final = 20
-"""How often tags are set again when the run's driver changed in between."""
 _PAGE: Final = 100
-
-
-def _runs(client: Client, name: str, tags: Iterable[str]) -> Iterator[Run]:
-    required = [tag for tag in (get_namespace(), *tags) if tag]
-    offset = 0
-    while True:
-        page = client.runs(pipeline=name, tag=required[0] if required else None, limit=_PAGE, offset=offset)
-        for run in page:
-            if set(required) <= set(run.tags):
-                yield Run(run)
-        if len(page) < _PAGE:
-            return
-        offset += _PAGE
+SPIN_SUFFIX: Final = ".spin"
+"""What the name of a flow ends in, for runs of one task on its own that were kept."""
 
 
 class Metaflow:
     """All flows of the store."""
-
-    def __init__(self) -> None:
-        self._client = Client()
 
     @property
     def flows(self) -> list[Flow]:
@@ -55,29 +44,138 @@ class Metaflow:
         return list(self)
 
     def __iter__(self) -> Iterator[Flow]:
-        names = [run.pipeline for run in self._client.runs(limit=None, tag=get_namespace())]
+        names = [run.pipeline for run in client().runs(limit=None, tag=get_namespace())]
         return (Flow(name) for name in dict.fromkeys(names))
 
     def __getitem__(self, name: str) -> Flow:
         return Flow(name)
 
+    def __repr__(self) -> str:
+        return "Metaflow()"
 
-class Flow:
-    """A flow by its name, newest run first; `NotFound` if nobody ran it in the namespace."""
 
-    def __init__(self, pathspec: str) -> None:
-        self._client = Client()
-        self.id = pathspec
-        if next(_runs(self._client, pathspec, ()), None) is None:
+class MetaflowObject:
+    """What flows, runs, steps, tasks and artifacts have in common. They keep the namespace that they were found in.
+
+    They can be pickled: the pickle has the path, and is looked up in the store of whoever loads it.
+    """
+
+    _parts: ClassVar[int]
+    """How many names its path has."""
+    _child_noun: ClassVar[str] = "child"
+    _run: StoredRun
+
+    def __init__(self, pathspec: str, namespace: str | None) -> None:
+        self.pathspec = pathspec
+        self._namespace = namespace
+
+    @property
+    def id(self) -> str:
+        """The last name of its path."""
+        return self.path_components[-1]
+
+    @property
+    def path_components(self) -> list[str]:
+        """The names of its path."""
+        return self.pathspec.split("/")
+
+    @property
+    def parent(self) -> Any:
+        """What it is part of: a run's flow, a step's run, a task's step, an artifact's task; None for a flow."""
+        raise NotImplementedError
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags of the run."""
+        return frozenset(self._run.tags)
+
+    @property
+    def user_tags(self) -> frozenset[str]:
+        """The tags that people gave the run."""
+        return self.tags - self.system_tags
+
+    @property
+    def system_tags(self) -> frozenset[str]:
+        """The tags that the run got by itself."""
+        return frozenset(flowtags.system_tags(self._run))
+
+    def is_in_namespace(self) -> bool:
+        """Whether it is in the namespace of now."""
+        return get_namespace() in (None, *self.tags)
+
+    def _children(self) -> Iterable[Any]:
+        return ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._children())
+
+    def __getitem__(self, id: str) -> Any:
+        children = {child.id: child for child in self._children()}
+        if id not in children:
+            raise KeyError(f"{self.pathspec} has no {self._child_noun} '{id}'{nearest(id, children)}")
+        return children[id]
+
+    def __contains__(self, id: str) -> bool:
+        try:
+            self[id]
+        except KeyError:
+            return False
+        return True
+
+    def _with_tags(self, tags: Sequence[str]) -> Iterator[Any]:
+        return (child for child in self if set(tags) <= child.tags)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [child.id for child in self]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.pathspec}')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _found_again, (type(self), self.pathspec, {"_namespace": self._namespace})
+
+
+def _found_again(kind: type[MetaflowObject], pathspec: str, options: Mapping[str, Any]) -> MetaflowObject:
+    return kind(pathspec, **options)
+
+
+class Flow(MetaflowObject):
+    """A flow by its name, newest run first; `MetaflowNotFound` if nobody ran it."""
+
+    _parts = 1
+
+    def __init__(self, pathspec: str, *, _namespace: Any = UNSET) -> None:
+        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
+        parts_of(pathspec, self)
+        self._client = client()
+        if next(self.runs(), None) is None:
             if self._client.runs(pipeline=pathspec, limit=1):
-                raise MetaflowNamespaceMismatch(get_namespace(), f"flow {pathspec}")
+                raise MetaflowNamespaceMismatch(self._namespace, f"flow {pathspec}")
             names = {run.pipeline for run in self._client.runs()}
             raise MetaflowNotFound(f"there is no run of a flow '{pathspec}'{nearest(pathspec, names)}")
 
     @property
-    def pathspec(self) -> str:
-        """Its name."""
-        return self.id
+    def parent(self) -> None:
+        """None."""
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """None: runs have tags."""
+        return frozenset()
+
+    @property
+    def system_tags(self) -> frozenset[str]:
+        """None: runs have tags."""
+        return frozenset()
+
+    @property
+    def created_at(self) -> datetime:
+        """When its first run that is still in the store was created."""
+        return _naive(min(run.created for run in self._client.runs(pipeline=self.id, limit=None)))
+
+    def is_in_namespace(self) -> bool:
+        """Whether one of its runs is in the namespace of now."""
+        return bool(self._client.runs(pipeline=self.id, tag=get_namespace(), limit=1))
 
     @property
     def latest_run(self) -> Run | None:
@@ -91,36 +189,46 @@ class Flow:
 
     def runs(self, *tags: str) -> Iterator[Run]:
         """Runs, newest first; only those with all the tags."""
-        return _runs(self._client, self.id, tags)
+        required = [tag for tag in (self._namespace, *tags) if tag]
+        last: StoredRun | None = None
+        while True:
+            tag = required[0] if required else None
+            page = self._client.runs(pipeline=self.id, tag=tag, limit=_PAGE, before=last)
+            for run in page:
+                if set(required) <= set(run.tags):
+                    yield Run(f"{self.id}/{run.id}", _of=run, _namespace=self._namespace)
+            if len(page) < _PAGE:
+                return
+            last = page[-1]
 
-    def __iter__(self) -> Iterator[Run]:
+    def _children(self) -> Iterator[Run]:
         return self.runs()
 
     def __getitem__(self, id: str) -> Run:
-        return Run(f"{self.id}/{id}")
+        try:
+            return Run(f"{self.id}/{id}", _namespace=self._namespace)
+        except MetaflowNamespaceMismatch:
+            raise
+        except NotFound as error:
+            raise KeyError(error.message) from None
 
-    def __repr__(self) -> str:
-        return f"Flow('{self.id}')"
 
-
-class Run:
+class Run(MetaflowObject):
     """One run: `Run("Train/1qge…")`."""
 
-    def __init__(self, pathspec: str | StoredRun) -> None:
-        if isinstance(pathspec, str):
-            self._run = stored_run(*parts_of(pathspec, 2, "Run"))
-        else:
-            self._run = pathspec
+    _parts = 2
+    _child_noun = "step"
+
+    def __init__(self, pathspec: str, *, _of: StoredRun | None = None, _namespace: Any = UNSET) -> None:
+        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
+        flow, id = parts_of(pathspec, self)
+        self._run = _of or stored_run(flow, id, self._namespace)
+        self.pathspec = f"{self.path_components[0]}/{self._run.id}"
 
     @property
-    def id(self) -> str:
-        """Its id."""
-        return self._run.id
-
-    @property
-    def pathspec(self) -> str:
-        """Flow and id."""
-        return f"{self._run.pipeline}/{self._run.id}"
+    def parent(self) -> Flow:
+        """Its flow."""
+        return Flow(self.path_components[0], _namespace=self._namespace)
 
     @property
     def finished(self) -> bool:
@@ -145,133 +253,114 @@ class Run:
     @property
     def origin_pathspec(self) -> str | None:
         """Flow and id of the run that it repeats; None for a run of its own."""
-        return None if self._run.origin is None else f"{self._run.pipeline}/{self._run.origin}"
+        return None if self._run.origin is None else f"{self.path_components[0]}/{self._run.origin}"
 
     @property
     def created_at(self) -> datetime:
         """When it was created."""
-        return self._run.created
+        return _naive(self._run.created)
 
     @property
     def finished_at(self) -> datetime | None:
         """When it ended."""
-        return self._run.refresh().ended
+        ended = self._run.refresh().ended
+        return None if ended is None else _naive(ended)
 
-    @property
-    def tags(self) -> frozenset[str]:
-        """Its tags."""
-        return frozenset(self._run.tags)
-
-    @property
-    def user_tags(self) -> frozenset[str]:
-        """The tags that people gave it."""
-        return frozenset(tag for tag in self._run.tags if not tag.startswith(_SYSTEM))
-
-    @property
-    def system_tags(self) -> frozenset[str]:
-        """The tags that it got by itself."""
-        return self.tags - self.user_tags
-
-    def add_tag(self, tag: str) -> None:
+    def add_tag(self, tag: str | Iterable[str]) -> None:
         """Give it a tag."""
-        self.add_tags([tag])
+        self.replace_tags((), _one_or_more(tag))
 
     def add_tags(self, tags: Iterable[str]) -> None:
-        """Give it tags."""
+        """Give it tags; those that it has by itself are left out."""
         self.replace_tags((), tags)
 
-    def remove_tag(self, tag: str) -> None:
-        """Take a tag off."""
-        self.remove_tags([tag])
+    def remove_tag(self, tag: str | Iterable[str]) -> None:
+        """Take a tag off; one that it does not have is fine."""
+        self.replace_tags(_one_or_more(tag), ())
 
     def remove_tags(self, tags: Iterable[str]) -> None:
         """Take tags off."""
         self.replace_tags(tags, ())
 
-    def replace_tag(self, tag_to_remove: str, tag_to_add: str) -> None:
+    def replace_tag(self, tag_to_remove: str | Iterable[str], tag_to_add: str | Iterable[str]) -> None:
         """One tag for another."""
-        self.replace_tags([tag_to_remove], [tag_to_add])
+        self.replace_tags(_one_or_more(tag_to_remove), _one_or_more(tag_to_add))
 
     def replace_tags(self, tags_to_remove: Iterable[str], tags_to_add: Iterable[str]) -> None:
-        """Take some tags off and give others; those that it got by itself stay."""
-        off, on = _texts(tags_to_remove), check_names(_texts(tags_to_add), "a tag")
-        fixed = sorted(tag for tag in off if tag.startswith(_SYSTEM))
-        if fixed:
-            raise UsageError(f"the tag '{fixed[0]}' was not given by a person and stays")
-        records = self._run._store.records
-        for _ in range(_TRIES):
-            row = records.run(self.id)
-            remaining = [tag for tag in row.tags if tag not in off]
-            if records.set_run(self.id, row.token, tags=list(dict.fromkeys([*remaining, *on]))):
-                self._run.refresh()
-                return
-        raise UsageError(f"run {self.id} changes hands all the time; its tags were not set")
+        """Take some tags off and give others, all or none; those that it got by itself stay."""
+        flowtags.replace(self._run, tags_to_remove, tags_to_add)
 
     def steps(self, *tags: str) -> Iterator[Step]:
         """Its steps that were reached, the last first."""
-        return iter(list(self._steps().values())[::-1])
+        return self._with_tags(tags)
 
-    def __iter__(self) -> Iterator[Step]:
-        return self.steps()
+    def _children(self) -> list[Step]:
+        return [self._step(rows) for rows in rows_by_step(self._run).values()][::-1]
 
-    def __getitem__(self, name: str) -> Step:
-        steps = self._steps()
-        if name not in steps:
-            raise KeyError(f"run {self.pathspec} has no step '{name}'{nearest(name, steps)}")
-        return steps[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._steps()
+    def _step(self, rows: list[StepRow]) -> Step:
+        return Step(f"{self.pathspec}/{rows[0].name}", _of=(self._run, rows), _namespace=self._namespace)
 
     @property
     def end_task(self) -> Task | None:
-        """The task of the last step; None before it is done."""
-        last = next(self.steps(), None)
-        if not self.successful or last is None:
+        """The task of the last step; None before that has begun."""
+        rows = rows_by_step(self._run)
+        step_rows = rows.get(Lineage(self._run, rows).end)
+        if step_rows is None or step_rows[0].status == "pending":
             return None
-        return last.task
+        return self._step(step_rows).task
 
     @property
     def data(self) -> TaskData | None:
-        """The artifacts of the last step as attributes; None before it is done."""
+        """The artifacts of the last step as attributes; None before it has begun."""
         end = self.end_task
         return None if end is None else end.data
 
-    def _steps(self) -> dict[str, Step]:
-        rows = rows_by_step(self._run)
-        return {name: Step(f"{self.pathspec}/{name}", _of=(self._run, step_rows)) for name, step_rows in rows.items()}
+    @property
+    def code(self) -> None:
+        """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
 
-    def __repr__(self) -> str:
-        return f"Run('{self.pathspec}')"
-
-
-def _texts(tags: Iterable[str]) -> list[str]:
-    texts = list(tags)
-    if isinstance(tags, str) or not all(texts):
-        raise UsageError(f"{tags!r} is not a list of tags", fix='write ["tested"]')
-    return texts
+    @property
+    def trigger(self) -> None:
+        """None: no event starts a run here."""
 
 
-class Step:
+def _one_or_more(tags: str | Iterable[str]) -> Iterable[str]:
+    return [tags] if isinstance(tags, (str, bytes)) else tags
+
+
+class Step(MetaflowObject):
     """A step of a run, with all its tasks."""
 
-    def __init__(self, pathspec: str, *, _of: tuple[StoredRun, list[StepRow]] | None = None) -> None:
-        self._run: StoredRun
-        self._rows: list[StepRow]
+    _parts = 3
+    _child_noun = "task"
+
+    def __init__(
+        self,
+        pathspec: str,
+        *,
+        _of: tuple[StoredRun, list[StepRow]] | None = None,
+        _namespace: Any = UNSET,
+    ) -> None:
+        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
         if _of is None:
-            name, id, step = parts_of(pathspec, 3, "Step")
-            run = stored_run(name, id)
+            name, id, step = parts_of(pathspec, self)
+            run = stored_run(name, id, self._namespace)
             rows = rows_by_step(run)
             if step not in rows:
                 raise MetaflowNotFound(f"run {id} has no step '{step}'{nearest(step, rows)}")
             _of = (run, rows[step])
         self._run, self._rows = _of
-        self.pathspec = pathspec
 
     @property
-    def id(self) -> str:
-        """Its name."""
-        return self._rows[0].name
+    def parent(self) -> Run:
+        """Its run."""
+        return Run(self.pathspec.rpartition("/")[0], _of=self._run, _namespace=self._namespace)
+
+    @property
+    def origin_pathspec(self) -> str | None:
+        """The step of the run that this one repeats; None for a run of its own."""
+        origin = self.parent.origin_pathspec
+        return None if origin is None else f"{origin}/{self.id}"
 
     @property
     def task(self) -> Task | None:
@@ -279,66 +368,131 @@ class Step:
         return next(iter(self), None)
 
     def tasks(self, *tags: str) -> Iterator[Task]:
-        """Its tasks, in their order."""
-        store = self._run._store
+        """Its tasks, the last first."""
+        return self._with_tags(tags)
+
+    def in_order(self) -> Iterator[Task]:
+        """Its tasks, the first first."""
         for row in self._rows:
-            if row.count is not None:
-                continue
-            gang = next((out for out in store.records.outputs(row.run_id, row.key) if out.name == GANG), None)
-            if gang is None:
-                yield Task(f"{self.pathspec}/{row.key}", _of=(self._run, row, None))
-                continue
-            nodes = len(artifacts.items(gang.artifact, store.blobs)) if gang.artifact.serializer == "list" else 1
-            for node in range(nodes):
-                yield Task(f"{self.pathspec}/{row.key}[{node}]", _of=(self._run, row, node))
+            if row.count is None:
+                yield from self._tasks_of(row)
 
-    def control_tasks(self) -> Iterator[Task]:
+    def _tasks_of(self, row: StepRow) -> Iterator[Task]:
+        store = self._run.store
+        gang = next((out for out in store.records.outputs(row.run_id, row.key) if out.name == GANG), None)
+        if gang is None:
+            yield self._task(row, None)
+            return
+        nodes = len(artifacts.items(gang.artifact, store.blobs)) if gang.artifact.serializer == "list" else 1
+        for node in range(nodes):
+            yield self._task(row, node)
+
+    def _task(self, row: StepRow, node: int | None) -> Task:
+        id = row.key if node is None else f"{row.key}[{node}]"
+        return Task(f"{self.pathspec}/{id}", _of=(self._run, row, node), _namespace=self._namespace)
+
+    def _children(self) -> list[Task]:
+        return list(self.in_order())[::-1]
+
+    @property
+    def control_task(self) -> Task | None:
+        """The first node of its gang; None for a step without one."""
+        return next(self.control_tasks(), None)
+
+    def control_tasks(self, *tags: str) -> Iterator[Task]:
         """The first node of each gang."""
-        return (task for task in self.tasks() if task.node == 0)
+        return (task for task in self.tasks(*tags) if task.node == 0)
 
-    def __iter__(self) -> Iterator[Task]:
-        return self.tasks()
+    @property
+    def parent_steps(self) -> Iterator[Step]:
+        """The steps that went to it."""
+        return self._steps("before")
 
-    def __getitem__(self, id: str) -> Task:
-        for task in self.tasks():
-            if task.id == id:
-                return task
-        raise KeyError(f"step {self.pathspec} has no task '{id}'{nearest(id, [task.id for task in self.tasks()])}")
+    @property
+    def child_steps(self) -> Iterator[Step]:
+        """The steps that it went to."""
+        return self._steps("after")
+
+    def _steps(self, direction: str) -> Iterator[Step]:
+        rows = rows_by_step(self._run)
+        names = getattr(Lineage(self._run, rows), direction).get(self.id, ())
+        return (self.parent._step(rows[name]) for name in names if name in rows)
 
     @property
     def finished_at(self) -> datetime | None:
-        """When its last task ended."""
-        ends = [row.ended for row in self._rows if row.ended is not None]
-        return optional_time(max(ends)) if ends else None
+        """When its last task ended; None before."""
+        ends = [row.ended for row in self._rows if row.count is None]
+        return None if None in ends or not ends else _time(max(end for end in ends if end is not None))
 
     @property
-    def created_at(self) -> datetime | None:
+    def created_at(self) -> datetime:
         """When its first task began."""
         starts = [row.started for row in self._rows if row.started is not None]
-        return local_time(min(starts)) if starts else None
-
-    def __repr__(self) -> str:
-        return f"Step('{self.pathspec}')"
-
-
-class Task:
-    """One task; of a `num_parallel` one node."""
-
-    def __init__(self, pathspec: str, *, _of: tuple[StoredRun, StepRow, int | None] | None = None) -> None:
-        self._run: StoredRun
-        self._row: StepRow
-        self.node: int | None
-        if _of is None:
-            name, id, step, task_id = parts_of(pathspec, 4, "Task")
-            task = Step(f"{name}/{id}/{step}")[task_id]
-            _of = (task._run, task._row, task.node)
-        self._run, self._row, self.node = _of
-        self.pathspec = pathspec
+        return _time(min(starts, default=self._run.created.timestamp()))
 
     @property
-    def id(self) -> str:
-        """Its key in the run, such as "train[3]"."""
-        return self._row.key if self.node is None else f"{self._row.key}[{self.node}]"
+    def environment_info(self) -> dict[str, Any] | None:
+        """What is known of the environment of its tasks: that of one of them."""
+        return None if self.task is None else self.task.environment_info
+
+
+class Task(MetaflowObject):
+    """One task; of a `num_parallel` one node. `attempt`, from 0, chooses one of its attempts instead of the last."""
+
+    _parts = 4
+    _child_noun = "artifact"
+
+    def __init__(
+        self,
+        pathspec: str,
+        attempt: int | None = None,
+        *,
+        _of: tuple[StoredRun, StepRow, int | None] | None = None,
+        _namespace: Any = UNSET,
+    ) -> None:
+        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
+        self._attempt = _attempt_number(attempt)
+        self.node: int | None
+        if _of is None:
+            name, id, step, task_id = parts_of(pathspec, self)
+            try:
+                task = Step(f"{name}/{id}/{step}", _namespace=self._namespace)[task_id]
+            except KeyError as error:
+                raise MetaflowNotFound(str(error.args[0])) from None
+            _of = (task._run, task._row, task.node)
+        self._run, self._row, self.node = _of
+
+    @property
+    def parent(self) -> Step:
+        """Its step."""
+        rows = rows_by_step(self._run)[self._row.name]
+        return Step(self.pathspec.rpartition("/")[0], _of=(self._run, rows), _namespace=self._namespace)
+
+    @property
+    def parent_tasks(self) -> Iterator[Task]:
+        """The tasks that led to it."""
+        return self._relatives("parents")
+
+    @property
+    def child_tasks(self) -> Iterator[Task]:
+        """The tasks that it led to."""
+        return self._relatives("children")
+
+    @property
+    def parent_task_pathspecs(self) -> Iterator[str]:
+        """The paths of the tasks that led to it."""
+        return (task.pathspec for task in self.parent_tasks)
+
+    @property
+    def child_task_pathspecs(self) -> Iterator[str]:
+        """The paths of the tasks that it led to."""
+        return (task.pathspec for task in self.child_tasks)
+
+    def _relatives(self, direction: str) -> Iterator[Task]:
+        rows = rows_by_step(self._run)
+        run = self.parent.parent
+        for row in getattr(Lineage(self._run, rows), direction)(self._row):
+            yield from run._step(rows[row.name])._tasks_of(row)
 
     @property
     def origin_pathspec(self) -> str | None:
@@ -346,17 +500,28 @@ class Task:
         run, _, key = self._row.cached_from.partition("/")
         if run != self._run.origin:
             return None
-        return f"{self._run.pipeline}/{run}/{self._row.name}/{key}" + ("" if self.node is None else f"[{self.node}]")
+        node = "" if self.node is None else f"[{self.node}]"
+        return f"{self.path_components[0]}/{run}/{self._row.name}/{key}{node}"
+
+    @property
+    def attempt_rows(self) -> list[AttemptRow]:
+        """What is kept of its attempts that have ended; of the chosen one, if one was chosen."""
+        rows = self._run.store.records.attempts(self._row.run_id, self._row.key)
+        return [row for row in rows if self._attempt in (None, row.number - 1)]
+
+    @property
+    def _is_last(self) -> bool:
+        return self._attempt is None or self._attempt >= self._row.attempts - 1
 
     @property
     def successful(self) -> bool:
         """Whether it went well, or its failure was caught."""
-        return self._row.status in STEP_GOOD
+        return self._is_last and self._row.status in STEP_GOOD
 
     @property
     def finished(self) -> bool:
         """Whether it is over."""
-        return self._row.status in STEP_DONE
+        return self._row.status in STEP_DONE or not self._is_last
 
     @property
     def index(self) -> int | None:
@@ -364,69 +529,110 @@ class Task:
         return self._row.idx if self.node is None else self.node
 
     @property
-    def created_at(self) -> datetime | None:
+    def created_at(self) -> datetime:
         """When it began."""
-        return optional_time(self._row.started)
+        starts = [*(row.started for row in self.attempt_rows), self._row.started]
+        return _time(next((start for start in starts if start is not None), self._run.created.timestamp()))
 
     @property
     def finished_at(self) -> datetime | None:
         """When it ended."""
-        return optional_time(self._row.ended)
+        ends = [row.ended for row in self.attempt_rows if row.ended is not None]
+        ended = self._row.ended if self._is_last or not ends else ends[-1]
+        return None if ended is None else _time(ended)
 
     @property
     def current_attempt(self) -> int:
-        """The number of its last attempt, from 0."""
-        return max(0, self._row.attempts - 1)
+        """The number of its last attempt, or of the chosen one, from 0."""
+        return max(0, self._row.attempts - 1) if self._attempt is None else self._attempt
 
     @property
-    def exception(self) -> str | CaughtFailure | None:
-        """Why it failed, or what `@catch` kept of it; None where it went well."""
-        caught = next((art.data for art in self if art.type.endswith("CaughtFailure")), None)
-        return caught or self._row.message or None
+    def exception(self) -> CaughtFailure | None:
+        """Why it failed: `type`, `exception` and `stacktrace`; None where it went well, also after a retry or a catch.
+
+        What `@catch(var=…)` caught is the artifact of that name.
+        """
+        if self.successful or not self.finished:
+            return None
+        row = next((row for row in reversed(self.attempt_rows) if row.cause), None)
+        if row is None:
+            words = {"cause": self._row.cause, "message": self._row.message}
+            return failure_of(words, self._row.name) if self._row.message else None
+        return failure_of({"cause": row.cause, "message": row.message, "error": row.error}, self._row.name)
+
+    @property
+    def runtime_name(self) -> str | None:
+        """The name of the backend that its last attempt ran on."""
+        return next((row.backend for row in reversed(self.attempt_rows)), None)
 
     @property
     def stdout(self) -> str:
-        """What its last attempt wrote to standard output."""
+        """What its last attempt wrote to standard output, or the chosen one."""
         return self._lines("stdout")
 
     @property
     def stderr(self) -> str:
-        """What its last attempt wrote to standard error."""
+        """What its last attempt wrote to standard error, or the chosen one."""
         return self._lines("stderr")
 
-    def loglines(self, stream: str, as_unicode: bool = True) -> Iterator[tuple[datetime, str]]:
-        """Times and lines of a stream."""
-        store = self._run._store
-        attempts = store.logs.attempts(self._row.run_id, self._row.key)
-        if attempts:
-            lines = store.logs.lines(self._row.run_id, self._row.key, max(attempts), rank=self.node)
-            yield from ((local_time(line.time), line.text) for line in lines if line.stream == stream)
+    @property
+    def stdout_size(self) -> int:
+        """Bytes of `stdout`."""
+        return len(self.stdout.encode())
+
+    @property
+    def stderr_size(self) -> int:
+        """Bytes of `stderr`."""
+        return len(self.stderr.encode())
+
+    def loglines(self, stream: str, as_unicode: bool = True) -> Iterator[tuple[datetime, Any]]:
+        """Times, in UTC and without a zone as Metaflow's are, and lines of a stream; texts, or bytes."""
+        logs, key = self._run.store.logs, (self._row.run_id, self._row.key)
+        attempt = max(logs.attempts(*key), default=0) if self._attempt is None else self._attempt + 1
+        for line in logs.lines(*key, attempt, stream=stream, rank=self.node):
+            time = datetime.fromtimestamp(line.time, timezone.utc).replace(tzinfo=None)
+            yield time, line.text if as_unicode else line.text.encode()
 
     def _lines(self, stream: str) -> str:
         return "".join(f"{text}\n" for _, text in self.loglines(stream))
 
     @property
+    def metadata(self) -> list[Metadata]:
+        """What is known of its attempts beside artifacts, the earliest first; of the chosen one, if one was chosen."""
+        lineage = Lineage(self._run, rows_by_step(self._run))
+        splits = lineage.splits(self._row.name)
+        return metadata_of(self, splits if self.node is None else (*splits, *lineage.before[self._row.name]))
+
+    @property
+    def metadata_dict(self) -> dict[str, str]:
+        """The last value of each name of `metadata`."""
+        return {one.name: one.value for one in self.metadata}
+
+    @property
+    def code(self) -> None:
+        """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
+
+    @property
+    def environment_info(self) -> dict[str, Any] | None:
+        """None: what a task's environment is made of stands in the run's plan, `stoker show RUN` has it."""
+        return None
+
+    @property
     def artifacts(self) -> Any:
         """Its artifacts by name, not loaded."""
-        return TaskArtifacts(self._artifacts_by_name())
+        return TaskArtifacts({artifact.id: artifact for artifact in self})
 
     @property
     def data(self) -> TaskData:
         """Its artifacts as attributes, loaded when they are read."""
-        return TaskData(self._artifacts_by_name())
-
-    @property
-    def metadata_dict(self) -> dict[str, Any]:
-        """What is known of it beside artifacts."""
-        row = self._row
-        return {"status": row.status, "cause": row.cause, "attempts": row.attempts, **dict(row.usage)}
+        return TaskData({artifact.id: artifact for artifact in self})
 
     def every_artifact(self, *, private: bool) -> list[DataArtifact]:
         """Its artifacts; with `private` also those whose names begin with an underscore."""
         return [artifact for name, artifact in self._artifacts_by_name().items() if private or name[0] != "_"]
 
-    def __iter__(self) -> Iterator[DataArtifact]:
-        return iter(self.every_artifact(private=False))
+    def _children(self) -> list[DataArtifact]:
+        return self.every_artifact(private=False)
 
     def __getitem__(self, name: str) -> DataArtifact:
         artifacts_by_name = self._artifacts_by_name()
@@ -434,45 +640,71 @@ class Task:
             raise KeyError(f"task {self.pathspec} has no artifact '{name}'{nearest(name, artifacts_by_name)}")
         return artifacts_by_name[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._artifacts_by_name()
-
     def _artifacts_by_name(self) -> dict[str, DataArtifact]:
-        store = self._run._store
-        rows = {row.name: row.artifact for row in store.records.outputs(self._row.run_id, self._row.key)}
-        if self.node is not None:
+        store = self._run.store
+        rows: dict[str, StoredArtifact] = {}
+        if self._is_last:
+            rows = {row.name: row.artifact for row in store.records.outputs(self._row.run_id, self._row.key)}
+        if self.node is not None and rows:
             part = rows.pop(GANG)
             if part.serializer == "list":
                 part = artifacts.items(part, store.blobs)[self.node]
             rows = {name: from_wire(wire) for name, wire in artifacts.load(part, store.blobs).items()}
-        rows = {name: artifact for name, artifact in rows.items() if name not in OWN}
         return {
-            name: DataArtifact(f"{self.pathspec}/{name}", _of=(self, name, artifact))
+            name: DataArtifact(f"{self.pathspec}/{name}", _of=(self, artifact))
             for name, artifact in {**constants_of(self._run), **rows}.items()
+            if name not in OWN
         }
 
     def __repr__(self) -> str:
-        return f"Task('{self.pathspec}')"
+        attempt = "" if self._attempt is None else f", attempt={self._attempt}"
+        return f"Task('{self.pathspec}'{attempt})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"attempt": self._attempt, "_namespace": self._namespace}
+        return _found_again, (type(self), self.pathspec, options)
 
 
-class DataArtifact:
+class DataArtifact(MetaflowObject):
     """One artifact of a task."""
 
-    def __init__(self, pathspec: str, *, _of: tuple[Task, str, StoredArtifact] | None = None) -> None:
-        self._task: Task
-        self.id: str
-        self._artifact: StoredArtifact
+    _parts = 5
+
+    def __init__(
+        self,
+        pathspec: str,
+        attempt: int | None = None,
+        *,
+        _of: tuple[Task, StoredArtifact] | None = None,
+        _namespace: Any = UNSET,
+    ) -> None:
+        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
         if _of is None:
-            flow, run, step, task, name = parts_of(pathspec, 5, "DataArtifact")
-            artifact = Task(f"{flow}/{run}/{step}/{task}")[name]
-            _of = (artifact._task, artifact.id, artifact._artifact)
-        self._task, self.id, self._artifact = _of
-        self.pathspec = pathspec
+            *_, name = parts_of(pathspec, self)
+            task = Task(pathspec.rpartition("/")[0], attempt, _namespace=self._namespace)
+            try:
+                _of = (task, task[name]._artifact)
+            except KeyError as error:
+                raise MetaflowNotFound(str(error.args[0])) from None
+        self._task: Task = _of[0]
+        self._artifact: StoredArtifact = _of[1]
+        self._run, self._namespace = self._task._run, self._task._namespace
+
+    @property
+    def parent(self) -> Task:
+        """Its task."""
+        return self._task
+
+    @property
+    def origin_pathspec(self) -> str | None:
+        """The artifact of the task that its own repeats; None for one that ran."""
+        origin = self._task.origin_pathspec
+        return None if origin is None else f"{origin}/{self.id}"
 
     @property
     def data(self) -> Any:
         """The value."""
-        return artifacts.load(self._artifact, self._task._run._store.blobs)
+        return artifacts.load(self._artifact, self._run.store.blobs)
 
     @property
     def sha(self) -> str:
@@ -489,8 +721,19 @@ class DataArtifact:
         """The name of the value's type."""
         return self._artifact.type
 
-    def __repr__(self) -> str:
-        return f"DataArtifact('{self.pathspec}')"
+    @property
+    def created_at(self) -> datetime:
+        """When its task ended, or began while it runs."""
+        return self._task.finished_at or self._task.created_at
+
+    @property
+    def finished_at(self) -> datetime:
+        """The same."""
+        return self.created_at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"attempt": self._task._attempt, "_namespace": self._namespace}
+        return _found_again, (type(self), self.pathspec, options)
 
 
 class TaskArtifacts:
@@ -510,8 +753,14 @@ class TaskArtifacts:
     def __contains__(self, name: str) -> bool:
         return name in self._artifacts
 
+    def __dir__(self) -> list[str]:
+        return [*self._artifacts, *super().__dir__()]
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(self._artifacts)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._artifacts,)
 
 
 class TaskData(TaskArtifacts):
@@ -521,67 +770,64 @@ class TaskData(TaskArtifacts):
         return super().__getattr__(name).data
 
 
-SPIN_SUFFIX: Final = ".spin"
-"""What the name of a flow ends in, for runs of one task on its own that were kept."""
-_here: dict[str, str | None] = {}
-"""The namespace that was chosen in this process, if one was."""
+def view_of(run: StoredRun) -> Run:
+    """A run of the store as a view, in whichever namespace it is."""
+    return Run(f"{run.pipeline}/{run.id}", _of=run, _namespace=None)
 
 
-def default_namespace() -> str:
-    """Go back to one's own namespace, `user:` and the name; returns it."""
-    _here.clear()
-    return str(get_namespace())
-
-
-def get_namespace() -> str | None:
-    """The namespace in which flows and runs are looked for; None is everybody's."""
-    if "namespace" in _here:
-        return _here["namespace"]
-    try:
-        name = os.environ.get("METAFLOW_USER") or os.environ.get("STOKER_USER") or getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        name = "unknown"
-    return f"user:{name}"
-
-
-def namespace(ns: str | None) -> str | None:
-    """Look in another namespace from now on; None is everybody's."""
-    if ns == "":
-        raise UsageError("an empty text is no namespace", fix='write namespace("user:ann") or namespace(None)')
-    _here["namespace"] = ns
-    return get_namespace()
-
-
-def parts_of(pathspec: str, count: int, kind: str) -> list[str]:
+def parts_of(pathspec: str, of: MetaflowObject) -> list[str]:
     """The names in a path; one with too few or too many is refused."""
-    parts = pathspec.split("/")
-    if len(parts) != count or not all(parts):
-        example = "/".join(("Flow", "RUN", "step", "task", "artifact")[:count])
+    parts, kind = pathspec.split("/"), type(of).__name__
+    if len(parts) != of._parts or not all(parts):
+        example = "/".join(("Flow", "RUN", "step", "task", "artifact")[: of._parts])
         raise MetaflowInvalidPathspec(f"{pathspec!r} names no {kind}", fix=f"write {kind}('{example}')")
     return parts
 
 
-def stored_run(flow: str, id: str) -> StoredRun:
+def stored_run(flow: str, id: str, namespace: str | None) -> StoredRun:
     """A run by its path, if it is in the namespace; also a task's that was run on its own, by the flow's name."""
-    run = Client().run(id)
+    try:
+        run = client().run(id)
+    except NotFound as error:
+        raise MetaflowNotFound(error.message, fix=error.fix) from None
     if run.pipeline not in (flow, flow + SPIN_SUFFIX):
         raise MetaflowNotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
-    current_namespace = get_namespace()
-    if current_namespace and current_namespace not in run.tags:
-        raise MetaflowNamespaceMismatch(current_namespace, f"run {id}")
+    if namespace and namespace not in run.tags:
+        raise MetaflowNamespaceMismatch(namespace, f"run {id}")
     return run
 
 
 def rows_by_step(run: StoredRun) -> dict[str, list[StepRow]]:
     """The rows of a run by the step's name, in the order of the flow."""
     rows: dict[str, list[StepRow]] = {}
-    for row in run._store.records.all_steps(run.id):
+    for row in run.store.records.all_steps(run.id):
         rows.setdefault(row.name, []).append(row)
     return dict(sorted(rows.items(), key=lambda item: (item[1][0].position, item[0])))
 
 
 def constants_of(run: StoredRun) -> Mapping[str, StoredArtifact]:
     """A run's parameters, which every task has."""
-    text = run._store.records.plan(run.id)
+    text = run.store.records.plan(run.id)
     parameters = json.loads(text).get("parameters", {}) if text else {}
     return {name: from_wire(wire) for name, wire in parameters.items()}
+
+
+def _attempt_number(attempt: Any) -> int | None:
+    if attempt is None:
+        return None
+    try:
+        number = int(attempt)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise MetaflowNotFound(f"attempt={attempt!r} is not the number of an attempt", fix="write 0 for the first")
+    return number
+
+
+def _naive(time: datetime) -> datetime:
+    """A time as Metaflow has it: of this machine's zone, without the zone."""
+    return time.astimezone().replace(tzinfo=None)
+
+
+def _time(seconds: float) -> datetime:
+    return _naive(local_time(seconds))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Final, Iterable
+from typing import Any, Final, Iterable, Mapping
 
 from stoker.core.errors import EXIT_FAILED, NotFound, ParameterError, StokerError, UsageError
 from stoker.core.flow import CaughtFailure
@@ -157,3 +157,27 @@ class CardNotPresentException(NotFound, MetaflowException):
         words = [f"{name} '{value}'" for name, value in wanted.items() if value is not None]
         asked = f" with {' and '.join(words)}" if words else ""
         MetaflowException.__init__(self, f"{self.headline}: {pathspec} has no card{asked}")
+
+
+_HANDLED: Final = "metaflow.plugins.catch_decorator.FailureHandledByCatch"
+"""Metaflow's type of what is caught where nothing was raised: the process was killed, or ran out of time."""
+
+
+def failure_of(facts: Mapping[str, Any], step: str, *, caught: bool = False) -> CaughtFailure:
+    """The failure of an attempt, from what is kept of it; its type is called as Metaflow calls it."""
+    error = facts.get("error") or {}
+    name = str(error.get("type", ""))
+    message = str(error.get("message") if name else facts.get("message", ""))
+    short = name.rpartition(".")[2]  # stands before what a KeyError says, and where an exception says nothing
+    message = "" if message == short else message.removeprefix(f"{short}: ")
+    if name.startswith(f"{__name__}."):
+        name = f"metaflow.exception{name[len(__name__) :]}"
+    elif name and "." not in name:
+        name = f"builtins.{name}"
+    return CaughtFailure(
+        step=step,
+        cause=str(facts.get("cause", "")),
+        type=name or (_HANDLED if caught else ""),
+        message=message,
+        traceback=str(error.get("traceback", "")),
+    )

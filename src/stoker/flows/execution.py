@@ -14,7 +14,7 @@ import attrs
 from stoker.backends.base.backend import RunningBackend
 from stoker.core import findings as checks
 from stoker.core.errors import PreflightError
-from stoker.core.flow import TRANSITION, CaughtFailure, FlowGraph
+from stoker.core.flow import TRANSITION, FlowGraph
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import DEFAULT_CPUS
@@ -22,6 +22,7 @@ from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine import events as ev
 from stoker.engine.growth import Growth
 from stoker.engine.runner import RunLoop
+from stoker.flows.exceptions import failure_of
 from stoker.flows.joins import NextTasks, Split, TaskState, Traversal, Wire
 from stoker.plan.planner import backend_findings
 from stoker.store import artifacts
@@ -260,12 +261,4 @@ def profile(row: ReceiptRow | None, prefix: str, blobs: Blobs) -> dict[str, Mapp
 
 def failure_wire(facts: Mapping[str, Any], step: str, blobs: Blobs) -> Mapping[str, Any]:
     """The artifact of a task's failure."""
-    error = facts.get("error") or {}
-    caught = CaughtFailure(
-        step=step,
-        cause=str(facts.get("cause", "")),
-        type=str(error.get("type", "")),
-        message=str(facts.get("message") or error.get("message", "")),
-        traceback=str(error.get("traceback", "")),
-    )
-    return artifacts.save(caught, blobs).wire()
+    return artifacts.save(failure_of(facts, step, caught=True), blobs).wire()

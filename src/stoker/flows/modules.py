@@ -18,6 +18,13 @@ _COMPONENTS: Final = (
     *("Artifact", "Error", "EventsTimeline", "Image", "Markdown", "ProgressBar", "PythonCode", "Table"),
     *("ValueBox", "VegaChart"),
 )
+_CLIENT: Final[Mapping[str, Sequence[str]]] = {
+    "stoker.flows.client": ("DataArtifact", "Flow", "Metaflow", "MetaflowObject", "Run", "Step", "Task"),
+    "stoker.flows.namespaces": (
+        *("default_metadata", "default_namespace", "get_metadata"),
+        *("get_namespace", "metadata", "namespace"),
+    ),
+}
 HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "cards": {
         "stoker.core.cards": _COMPONENTS,
@@ -36,12 +43,8 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             *("TestStringComponent", "TestTimeoutCard", "_component_values_to_hash"),
         )
     },
-    "client": {
-        "stoker.flows.client": (
-            *("DataArtifact", "Flow", "Metaflow", "Run", "Step", "Task"),
-            *("default_namespace", "get_namespace", "namespace"),
-        )
-    },
+    "client": _CLIENT,
+    "client.core": {**_CLIENT, "stoker.flows.taskmetadata": ("Metadata",)},
     "exception": {
         "stoker.flows.exceptions": (
             *("CommandException", "ExternalCommandFailed", "InvalidDecoratorAttribute", "MetaflowDataMissing"),

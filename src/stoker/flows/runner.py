@@ -158,7 +158,7 @@ class ExecutingRun:
             raise NotFound("the run has not begun", fix="look at .stderr")
         from stoker.client.client import Client
 
-        return flows.Run(Client().run(id))
+        return flows.view_of(Client().run(id))
 
     @property
     def task(self) -> Task:
@@ -172,10 +172,10 @@ class ExecutingRun:
             stored = Client().run(id)
         except NotFound:
             raise NotFound("nothing of the task was kept", fix="spin(…, persist=True)") from None
-        step = next(flows.Run(stored).steps(), None)
+        step = next(flows.view_of(stored).steps(), None)
         if step is None:
             raise NotFound("the task has not begun", fix="wait for it")
-        return next(iter(step))
+        return next(step.in_order())
 
     @property
     def returncode(self) -> int | None:

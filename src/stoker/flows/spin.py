@@ -33,6 +33,7 @@ from stoker.flows.decorators import KINDS, notes_of, platform_names
 from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
 from stoker.flows.joins import TaskState, Traversal, Trees, Wire, joined_inputs
+from stoker.flows.namespaces import get_namespace
 from stoker.flows.parameters import resolved_parameters
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
@@ -190,7 +191,7 @@ def command(
     try:
         target = _parse_target(flow, words, options, flags)
         session = Session(attrs.evolve(request, cache=False))
-        space = options["namespace"] or None if "namespace" in options else flows.get_namespace()
+        space = options["namespace"] or None if "namespace" in options else get_namespace()
         origin = _origin(flow, target, Client(store=session.store, trust=True), space)
         _spin(session, flow, target, origin)
     finally:

@@ -108,9 +108,9 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "namespace": ("works", ""),
     "get_namespace": ("works", ""),
     "default_namespace": ("works", ""),
-    "metadata": ("not here", "the store is the stack's: `STOKER_STACK=NAME`"),
-    "get_metadata": ("not here", "as above"),
-    "default_metadata": ("not here", "as above"),
+    "metadata": ("works differently", 'takes the name of a stack, whose store is read: `metadata("team")`'),
+    "get_metadata": ("works", "`stack@NAME`"),
+    "default_metadata": ("works", ""),
     "inspect_spin": ("not here", 'what `spin --persist` keeps is in the same store: `Flow("Train.spin")`'),
     "Runner": (
         "works differently",

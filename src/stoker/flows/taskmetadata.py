@@ -1,0 +1,64 @@
+"""What is known of a task beside its artifacts, by Metaflow's names and by Stoker's, as a list of facts with times."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+
+from stoker.core.status import STEP_GOOD
+from stoker.flows.lineage import place
+
+if TYPE_CHECKING:
+    from stoker.flows.client import Task
+
+
+class Metadata(NamedTuple):
+    """One fact: its name, its value as a text, when it was noted (milliseconds since 1970), its kind and the task."""
+
+    name: str
+    value: str
+    created_at: int
+    type: str
+    task: Any
+
+
+def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
+    """The facts of a task, attempt after attempt; `splits` are the steps whose foreaches it is in."""
+    row, ended = task._row, {one.number - 1: one for one in task.attempt_rows}
+    facts: list[Metadata] = []
+
+    def note(name: str, value: Any, seconds: float | None, kind: str = "") -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        moment = seconds or row.started or task._run.created.timestamp()
+        facts.append(Metadata(name, text, int(1000 * moment), kind or name, task))
+
+    origin = (task.origin_pathspec or "").split("/")
+    indexes = (*place(row), *(() if task.node is None else (task.node,)))
+    path = ",".join(f"{step}:{index}" for step, index in zip(splits, indexes))
+    for number in _attempts(task):
+        attempt = ended.get(number)
+        start = None if attempt is None else attempt.started
+        note("attempt", str(number), start)
+        if len(origin) > 1:
+            note("origin-run-id", origin[1], start)
+            note("origin-task-id", origin[3], start)
+        if path:
+            note("foreach-execution-path", path, start)
+        if task.node == 0:
+            note("internal_task_type", "control_task", start)
+        if attempt is not None:
+            note("attempt_ok", str(attempt.status in STEP_GOOD), attempt.ended, "internal_attempt_status")
+    if task._is_last:
+        known = {"status": row.status, "cause": row.cause, "attempts": row.attempts, **row.usage}
+        for name, value in known.items():
+            note(name, value, row.ended, "stoker")
+    return facts
+
+
+def _attempts(task: Task) -> Sequence[int]:
+    """The numbers of its attempts. A task that was taken over has one, and what `@catch` does after the last is one."""
+    if task._attempt is not None:
+        return [task._attempt]
+    last = next(reversed(task.attempt_rows), None)
+    caught = last is not None and last.status not in STEP_GOOD and task.successful and not task.node
+    return range(max(task._row.attempts, int(task.finished)) + caught)
