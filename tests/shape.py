@@ -17,8 +17,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 604,  # Metaflow's modules, served from one table
-    "lines of code": 101_800,  # elements of fan-outs that the driver need not keep
+    "modules": 611,  # Metaflow's exceptions and its client: namespaces, tags, lineage, metadata, dump
+    "lines of code": 102_360,  # the same
     "lines of tests": 112_500,
     "longest file": 1_045,
     "untyped mappings": 1_830,

@@ -833,7 +833,12 @@ COMMANDS = (
             ("resume start 3", "write resume [STEP]", "run; python f.py resume start"),
             ("deploy", "python f.py help", "help"),
             ("dump", "write dump STEP, or RUN/STEP/TASK", "run; python f.py dump start"),
-            ("run; python f.py tag replace a", "write tag replace OLD NEW", "run --tag a; python f.py tag replace a b"),
+            (
+                "run; python f.py tag replace a",
+                "write tag replace OLD NEW, or --remove OLD --add NEW",
+                "run --tag a; python f.py tag replace a b",
+            ),
+            ("tag list a b", "write tag list --all for every run", "run; python f.py tag list --all"),
             ("spin", "write spin STEP, RUN/STEP or RUN/STEP/TASK", "run; python f.py spin start"),
             (
                 "spin start --alpha 3",
@@ -981,7 +986,6 @@ CLIENT = (
         },
         call="python f.py run; python c.py",
         entries=(
-            ("namespace('user:nobody'); Flow('F')", "namespace(None) looks everywhere", "namespace(None); Flow('F')"),
             (
                 "id = Flow('F').latest_run.id; namespace('user:nobody'); Run(f'F/{id}')",
                 "namespace(None) looks everywhere, or name another",
@@ -992,6 +996,25 @@ CLIENT = (
                 'write ["tested"]',
                 "Flow('F').latest_run.add_tags([\"tested\"])",
             ),
+            ("Flow('F').latest_run.replace_tags([], [])", "name one", "Flow('F').latest_run.replace_tags([], ['a'])"),
+            (
+                "Flow('F').latest_run.add_tags(map(str, range(51)))",
+                "give fewer, or remove some",
+                "Flow('F').latest_run.add_tags(map(str, range(50)))",
+            ),
+            ("Flow('F').latest_run.add_tag('')", "write 1 to 500 characters", "Flow('F').latest_run.add_tag('a')"),
+            ("Flow('F').latest_run.add_tag(b'a')", "write it as a text", "Flow('F').latest_run.add_tag('a')"),
+            (
+                "Flow('F').latest_run.add_tag('\\udcff')",
+                "write characters, not bytes",
+                "Flow('F').latest_run.add_tag('ÿ')",
+            ),
+            (
+                "Task(Flow('F').latest_run['start'].task.pathspec, attempt=-1)",
+                "write 0 for the first",
+                "Task(Flow('F').latest_run['start'].task.pathspec, attempt=0)",
+            ),
+            ("metadata('service@host')", 'write metadata("NAME") with the name of a stack', 'metadata("local")'),
             ("namespace('')", 'write namespace("user:ann") or namespace(None)', "namespace(None)"),
             ("Run(Flow('F').latest_run.id)", "write Run('Flow/RUN')", "Run('F/' + Flow('F').latest_run.id)"),
         ),

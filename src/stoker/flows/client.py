@@ -431,9 +431,8 @@ class Step(MetaflowObject):
         return _time(min(starts, default=self._run.created.timestamp()))
 
     @property
-    def environment_info(self) -> dict[str, Any] | None:
-        """What is known of the environment of its tasks: that of one of them."""
-        return None if self.task is None else self.task.environment_info
+    def environment_info(self) -> None:
+        """None, as for its tasks."""
 
 
 class Task(MetaflowObject):
@@ -613,9 +612,8 @@ class Task(MetaflowObject):
         """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
 
     @property
-    def environment_info(self) -> dict[str, Any] | None:
+    def environment_info(self) -> None:
         """None: what a task's environment is made of stands in the run's plan, `stoker show RUN` has it."""
-        return None
 
     @property
     def artifacts(self) -> Any:

@@ -96,7 +96,7 @@ class MetaflowUnknownUser(MetaflowException):
     headline = "Unknown user"
 
     def __init__(self) -> None:
-        super().__init__("the name of the user is not known", fix="set METAFLOW_USER or STOKER_USER")
+        super().__init__("the name of the user is not known, and neither METAFLOW_USER nor STOKER_USER says it")
 
 
 class InvalidDecoratorAttribute(UsageError, MetaflowException):

@@ -31,7 +31,7 @@ def replace(run: Run, removed: Iterable[str], added: Iterable[str]) -> None:
     """Take some tags off a run and then give it others, all or none; tags that it has by itself are not given again."""
     off, on = _texts(removed), check_names(_texts(added), "a tag")
     if not off and not on:
-        raise MetaflowTaggingError("there are no tags to remove and none to add", fix="name one of either")
+        raise MetaflowTaggingError("there are no tags to remove and none to add", fix="name one")
     records = run.store.records
     for _ in range(_TRIES):
         run.refresh()
@@ -43,12 +43,13 @@ def replace(run: Run, removed: Iterable[str], added: Iterable[str]) -> None:
         tags = dict.fromkeys([*(tag for tag in earlier if tag not in off), *(tag for tag in on if tag not in own)])
         if len(tags) > max(_MOST, len(earlier)):
             raise MetaflowTaggingError(
-                f"run {run.id} would have {count_text(len(tags), 'tag')}, and may have {_MOST}", fix="remove some"
+                f"run {run.id} would have {count_text(len(tags), 'tag')}, and may have {_MOST}",
+                fix="give fewer, or remove some",
             )
         if records.set_run(run.id, run._row.token, tags=[*own, *tags]):
             run.refresh()
             return
-    raise UsageError(f"run {run.id} changes hands all the time; its tags were not set", fix="try again")
+    raise UsageError(f"run {run.id} changes hands all the time; its tags were not set")
 
 
 def _texts(tags: Iterable[str]) -> list[str]:
