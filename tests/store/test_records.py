@@ -140,6 +140,13 @@ def test_only_the_token_changes_a_run(records: Records) -> None:
     assert (row.status, row.ended, row.tags, row.error) == ("failed", 9.0, ("x",), "boom")
 
 
+def test_tags_change_if_nobody_else_changed_them(records: Records) -> None:
+    for id, tags in (("1aaa", ("user:ann", "刺身")), ("1bbb", ())):
+        records.create_run(RunRow(id=id, pipeline="p", tags=tags))
+        assert records.set_tags(id, ["x", *tags], expected=tags)
+        assert not records.set_tags(id, [], expected=tags) and list(records.run(id).tags) == ["x", *tags]
+
+
 def test_a_column_that_cannot_be_set_is_refused(records: Records) -> None:
     with pytest.raises(UsageError, match="no column 'statsu' that can be set, did you mean 'status'"):
         records.set_run("r1", "t1", statsu="failed")

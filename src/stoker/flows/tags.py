@@ -11,7 +11,7 @@ from stoker.core.words import count_text, shown
 from stoker.flows.exceptions import MetaflowTaggingError
 
 _TRIES: Final = 20
-"""How often tags are set again when the run's driver changed in between."""
+"""How often tags are set again when somebody else changed them in between."""
 _MOST: Final = 50
 """Tags that people may give a run, as many as Metaflow takes."""
 _LONGEST: Final = 500
@@ -46,10 +46,10 @@ def replace(run: Run, removed: Iterable[str], added: Iterable[str]) -> None:
                 f"run {run.id} would have {count_text(len(tags), 'tag')}, and may have {_MOST}",
                 fix="give fewer, or remove some",
             )
-        if records.set_run(run.id, run._row.token, tags=[*own, *tags]):
+        if records.set_tags(run.id, [*own, *tags], expected=run.tags):
             run.refresh()
             return
-    raise UsageError(f"run {run.id} changes hands all the time; its tags were not set")
+    raise UsageError(f"others change the tags of run {run.id} all the time; these were not set")
 
 
 def _texts(tags: Iterable[str]) -> list[str]:

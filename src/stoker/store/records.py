@@ -280,6 +280,11 @@ class Records:
         statement = self.database.sql(f"UPDATE runs SET {changes} WHERE id = ? AND token = ?")
         return self.database.change(statement, (*values, id, token)) == 1
 
+    def set_tags(self, id: str, tags: Sequence[str], *, expected: Sequence[str]) -> bool:
+        """Give a run other tags if it still has the expected ones; False if somebody else changed them."""
+        statement = self.database.sql("UPDATE runs SET tags = ? WHERE id = ? AND tags = ?")
+        return self.database.change(statement, (rows.json_text(tags), id, rows.json_text(expected))) == 1
+
     def take_over(self, id: str, *, expected: str, token: str, driver: Mapping[str, Any], plan: str = "") -> bool:
         """Give a run to another driver, with a new plan if `plan` is not empty.
 
