@@ -219,7 +219,15 @@ class Run(MetaflowObject):
     _parts = 2
     _child_noun = "step"
 
-    def __init__(self, pathspec: str, *, _of: StoredRun | None = None, _namespace: Any = UNSET) -> None:
+    def __init__(
+        self,
+        pathspec: str,
+        *,
+        _of: StoredRun | None = None,
+        _namespace: Any = UNSET,
+        _namespace_check: bool = True,
+    ) -> None:
+        _namespace = _namespace if _namespace_check else None
         super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
         flow, id = parts_of(pathspec, self)
         self._run = _of or stored_run(flow, id, self._namespace)
@@ -449,7 +457,9 @@ class Task(MetaflowObject):
         *,
         _of: tuple[StoredRun, StepRow, int | None] | None = None,
         _namespace: Any = UNSET,
+        _namespace_check: bool = True,
     ) -> None:
+        _namespace = _namespace if _namespace_check else None
         super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
         self._attempt = _attempt_number(attempt)
         self.node: int | None
