@@ -128,6 +128,12 @@ class MetaflowObject:
     def _ipython_key_completions_(self) -> list[str]:
         return [child.id for child in self]
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.pathspec == self.pathspec
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.pathspec))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.pathspec}')"
 

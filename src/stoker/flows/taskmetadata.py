@@ -39,8 +39,9 @@ def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
         attempt = ended.get(number)
         start = None if attempt is None else attempt.started
         note("attempt", str(number), start)
+        if task._run.origin is not None:
+            note("origin-run-id", task._run.origin, start)
         if len(origin) > 1:
-            note("origin-run-id", origin[1], start)
             note("origin-task-id", origin[3], start)
         if path:
             note("foreach-execution-path", path, start)
