@@ -525,7 +525,8 @@ def _values(kind: type) -> dict[str, str]:
 def _members(kind: type) -> Mapping[str, Any]:
     steps = transitions.steps_of(kind)
     members: dict[str, Any] = {}
-    for base in reversed(kind.__mro__[: kind.__mro__.index(FlowInstance)]):
+    own = kind.__mro__.index(FlowInstance) - 1  # `FlowSpec` stands before it
+    for base in reversed(kind.__mro__[:own]):
         members.update(vars(base))
     return {
         name: value

@@ -16,8 +16,10 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "step": ("works", "also `@step(start=True)`, `@step(end=True)`"),
     "current": (
         "works differently",
-        "`task_id` is the task's key, such as `train[3]`; `tempdir` is the task's own; `current.devices` and "
-        "`current.parameters` are more; no `trigger`",
+        (
+            "`task_id` is the task's key, such as `train[3]`; `tempdir` is the task's own; `current.devices` and "
+            "`current.parameters` are more; no `trigger`"
+        ),
     ),
     "Parameter": ("works", ""),
     "JSONType": ("works", ""),
