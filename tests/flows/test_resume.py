@@ -122,10 +122,13 @@ def test_a_resume_is_a_new_run_and_its_origin_stays_as_it_was(project: Any) -> N
     assert fourth is not None and fourth.data is not None and _ran(project) == ["join", "end old"]
     assert (fourth.origin_run_id, fourth.data.total, fourth.data.seen) == (third.id, 104, "x")
     assert _all_of(project, first.id) == before and _all_of(project, third.id) == failed
-    # Nothing is left to do: what failed has been repeated with success.
-    assert "no run of Total stopped" in project.run("total.py", "resume", code=2).stderr
-    done = project.run("total.py", "resume", "--origin-run-id", fourth.id).stderr
-    assert "has succeeded" in done and len(list(Flow("Total").runs())) == 4
+    # Of a run that has succeeded all is taken, and nothing runs; from its start on all of it runs.
+    project.run("total.py", "resume", "--resume-identifier", "mine")
+    fifth = Flow("Total").latest_run
+    assert fifth is not None and fifth.data is not None and _ran(project) == []
+    assert (fifth.origin_run_id, fifth.data.total) == (fourth.id, 104) and _all_of(project, third.id) == failed
+    project.run("total.py", "resume", "start", "--origin-run-id", fourth.id)
+    assert sorted(_ran(project)) == ["end old", "join", "piece 0", "piece 1", "piece 2", "start"]
     # `stoker resume` leaves it as it is, and so do those that ask for its end.
     whole = _all_of(project, fourth.id)
     project.stoker("resume", fourth.id)

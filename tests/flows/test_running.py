@@ -184,13 +184,12 @@ def test_failures_are_caught_however_they_come(project: Any) -> None:
     assert run.status == "succeeded", finished.stderr
     problems = run.steps["end"].outputs["problems"].load()
     assert problems[0] is None and problems[3] is None
-    assert (
-        problems[1].type == "builtins.ValueError"
-        and problems[1].message == "no one"
-        and "no one" in problems[1].traceback
-    )
-    assert problems[2].cause == "killed" and problems[2].step == "work"
-    assert run.steps["end"].outputs["tries"].load() == [0, None, None, 1]
+    assert problems[1].type == "builtins.ValueError" and problems[1].message == "no one"
+    assert "no one" in problems[1].traceback
+    assert problems[2].cause == "killed" and problems[2].type.endswith("FailureHandledByCatch")
+    assert problems[2].step == "work"
+    assert run.steps["end"].outputs["tries"].load() == [0, 1, None, 1], "what it had when it failed stays"
+    assert "no one" in project.run("failing.py", "logs", "work/work[1]", "--stderr").stdout
     assert run.steps["work[1]"].status == "succeeded" and len(run.steps["work[1]"].attempts) == 2
 
 
@@ -419,14 +418,16 @@ def test_an_interrupted_run_goes_on(project: Any) -> None:
         process.send_signal(number)
         assert process.wait(60) == code
     (project.folder / "go").touch()
-    assert "--tag is for a new run" in project.run("slow.py", "resume", "--tag", "t", code=2).stderr
-    project.run("slow.py", "resume")
+    project.run("slow.py", "resume", "--tag", "t")
     run = project.client().runs()[0]
-    # Ctrl-C ended the first run, which the second repeats; that one's driver was killed, so that it went on.
-    assert run.status == "succeeded" and run.sessions == 2 and run.origin is not None
-    first = project.client().run(run.origin)
+    # Ctrl-C ended the first run, which the second repeats; that one's driver was killed, and the third repeats it.
+    assert run.status == "succeeded" and run.origin is not None and "t" in run.tags
+    second = project.client().run(run.origin)
+    assert (second.status, second.sessions) == ("interrupted", 1) and second.origin is not None
+    first = project.client().run(second.origin)
     assert (first.status, first.sessions, len(first.steps["start"].attempts)) == ("cancelled", 1, 1)
-    assert run.steps["start"].cached_from == f"{first.id}/start" and len(project.client().runs()) == 2
+    assert run.steps["start"].cached_from == f"{second.id}/start" and len(project.client().runs()) == 3
+    assert project.stoker("resume", second.id).returncode == 0, "it can still go on itself"
 
 
 @pytest.mark.parametrize("fails", ["work", "end"])

@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Final, Mapping, Sequence
 import attrs
 
 from stoker.core.codec import to_json
-from stoker.core.plan import JobStatus, StepPlan
+from stoker.core.plan import JobStatus, LogLine, StepPlan
 from stoker.core.protocol import HookFacts, StepError
 from stoker.core.status import (
     CANCELLED,
@@ -20,6 +20,7 @@ from stoker.core.status import (
     NEVER_RETRIED,
     RETRIED_IF_NAMED,
     TIMED_OUT,
+    USER_ERROR,
     StepStatus,
 )
 from stoker.core.words import memory_text, time_text
@@ -150,6 +151,14 @@ def attempt_facts(
         "message": message,
         "error": {**to_json(error), **document, "retryable": explanation.retryable},
     }
+
+
+def last_words(facts: Mapping[str, Any]) -> list[LogLine]:
+    """Why an attempt failed, as lines of its own stderr: what ended it, and its traceback where it had one."""
+    error = facts["error"]
+    trace = error.get("traceback", "")
+    text = trace if trace and facts["cause"] == USER_ERROR else f"{facts['message']}\n{trace}"
+    return [LogLine(time=facts["ended"], stream="stderr", text=line) for line in text.rstrip().split("\n")]
 
 
 def _submitted(execution: StepExecution) -> float | None:

@@ -27,7 +27,7 @@ from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, Wire, key_parts
 from stoker.engine.jobs import JobChange, RunJobs, masked_status
 from stoker.engine.machine import Machine
-from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
+from stoker.engine.outcomes import Witness, attempt_facts, last_words, observed_facts
 from stoker.engine.places import FaultyPlaces
 from stoker.engine.recorder import Recorder
 from stoker.plan.cachekey import InputCode, KeyParts
@@ -356,6 +356,8 @@ class RunLoop:
             self._observer.message(f"{key}: {text} left running when it was over: ended")
         elsewhere = bool(cause) and self._places.note(key, attempt, execution, status, facts)
         self._record_attempt(key, execution)
+        if cause and execution.step.runner:
+            self._recorder.append_log(key, attempt, last_words(facts))
         escalated = None
         if not cause:
             self._keep(key, facts["outputs"])

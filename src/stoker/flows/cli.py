@@ -15,6 +15,7 @@ from stoker.core import findings as checks
 from stoker.core.errors import NotFound, StokerError, UsageError, nearest
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.version import VERSION
+from stoker.flows import options as flowoptions
 from stoker.flows import parameters
 from stoker.flows.definition import FlowDefinition
 from stoker.flows.instance import FlowInstance, parameters_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 EARLY: Final = frozenset(
     {"quiet", "no-pylint", "metadata", "datastore", "environment", "with", "without", "stack", "config", "config-value"}
-    | {"branch", "production", "event-logger", "monitor"}
+    | {"branch", "production", "event-logger", "monitor", "pylint", "no-quiet", "namespace", "tag"}
 )
 """Options that may stand before the command."""
 _SPIN: Final = EARLY | {"run-id-file", "runner-attribute-file", "max-log-size", "simulate", "debug", "set"}
@@ -35,14 +36,14 @@ RESUME: Final = (
     RunOption(
         name="origin-run-id",
         value="RUN",
-        help="the run to repeat; without STEP the newest of this flow that did not succeed, with STEP the newest",
+        help="the run to repeat; the newest of this flow without it",
     ),
+    RunOption(name="resume-identifier", value="ID", help="taken for Metaflow's sake: each resume is one driver's"),
 )
 NOT_RESUMED: Final[Mapping[str, str]] = {
     "--clone-only": "a run whose tasks are only copied computes nothing; read the origin itself",
     "--run-id": "Stoker gives a run its id; --run-id-file FILE has it as soon as the run begins",
     "--reentrant": "each `resume` starts a run of its own; `stoker resume RUN` lets one driver of several go on",
-    "--resume-identifier": "each `resume` starts a run of its own",
 }
 """Options of Metaflow's `resume` that are refused, and what to do instead."""
 SPIN: Final = (
@@ -60,8 +61,6 @@ SPIN: Final = (
 _HERE: Final = ("run", "resume", "check")
 STARTS: Final = (*_HERE, "spin")
 """Commands that start something."""
-_FIELDS: Final = {"tag": "tags"}
-"""Option → the field of the request, where they differ."""
 LOOK: Final = ("show", "dump", "logs", "tag", "output-dot", "card")
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "run the flow",
@@ -85,7 +84,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "step-functions": "there is no deployer; start `python flow.py run` from what you schedule with",
     "airflow": "there is no deployer; start `python flow.py run` from what you schedule with",
     "init": "tasks start by themselves",
-    "step": "tasks start by themselves",
+    "step": "tasks start by themselves; `spin STEP` runs one of an earlier run on its own",
 }
 """Commands of Metaflow's that are not here, and what to do."""
 
@@ -216,29 +215,11 @@ def _resume(flow: FlowDefinition, request: RunRequest, origin: str | None, argum
     if step and step not in flow.graph.steps:
         raise UsageError(f"flow {flow.name} has no step '{step}'{nearest(step, flow.graph.steps)}")
     client = Client(request.stack)
-    run = client.run(origin.rpartition("/")[2]) if origin else _newest(client, flow, bool(step))
+    run = client.run(origin.rpartition("/")[2]) if origin else _newest(client, flow)
     if run.pipeline != flow.name:
         raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
-    if run.status == "succeeded" and not step:
-        if request.began is not None:
-            request.began(run.id)
-        say(f"run {run.id} has succeeded: nothing is left to do; `resume STEP` runs a step again")
-        return 0
-    if run.status == "interrupted" and not step:
-        # It has not ended: what its jobs do on their platforms is still its own.
-        from stoker.run import driver  # half of what there is to import: not for a run that is done
-
-        new_run_options = [name for name in ("detach", "name", "tag") if getattr(request, _FIELDS.get(name, name))]
-        if new_run_options:
-            raise UsageError(
-                f"run {run.id} did not end, and goes on as it was started: --{new_run_options[0]} is for a new run",
-                fix=f"leave --{new_run_options[0]} out, or name a step: resume STEP starts a new run",
-            )
-        if request.began is not None:
-            request.began(run.id)
-        say(f"run {run.id} did not end, and goes on: `resume STEP` starts a new run")
-        driver.resume(run.id, request, program=flow)
-        return 0
+    if run.status == "interrupted":
+        say(f"run {run.id} did not end, and stays as it is: `stoker resume {run.id}` would let it go on itself")
     from stoker.run import rerun
 
     earlier = rerun.earlier_run(run.id, client.store)
@@ -246,15 +227,12 @@ def _resume(flow: FlowDefinition, request: RunRequest, origin: str | None, argum
     return 0
 
 
-def _newest(client: Client, flow: FlowDefinition, also_good: bool) -> Run:
-    """The newest run, with `also_good` however it ended; one that another run has repeated with success is done."""
-    repeated: set[str] = set()
-    for run in client.runs(pipeline=flow.name, limit=20):
-        if run.status != "running" and (also_good or (run.status != "succeeded" and run.id not in repeated)):
-            return run
-        if run.origin is not None and (run.status == "succeeded" or run.id in repeated):
-            repeated.add(run.origin)
-    raise NotFound(f"no run of {flow.name} stopped before its end", fix="name one: --origin-run-id RUN")
+def _newest(client: Client, flow: FlowDefinition) -> Run:
+    """The newest run that is over, however it ended."""
+    run = next((run for run in client.runs(pipeline=flow.name, limit=20) if run.status != "running"), None)
+    if run is None:
+        raise NotFound(f"no run of {flow.name} is over yet", fix="start one, or name one: --origin-run-id RUN")
+    return run
 
 
 def _split_leading_options(flow: FlowDefinition, words: list[str]) -> tuple[list[str], list[str]]:
@@ -264,6 +242,8 @@ def _split_leading_options(flow: FlowDefinition, words: list[str]) -> tuple[list
     while words and words[0].startswith("--") and words[0] != "--help":
         flag, equals, _ = words[0].partition("=")
         option = accepted.get(flag.removeprefix("--").replace("_", "-"))
+        if option is None and flag in flowoptions.NOT_HERE:
+            raise UsageError(f"there is no option {flag} here", fix=flowoptions.NOT_HERE[flag])
         if option is None:
             raise UsageError(f"{flag} stands before the command", fix=f"write it behind: run {flag} …")
         count = 1 if equals or not option.value else 2

@@ -128,6 +128,12 @@ class MetaflowObject:
     def _ipython_key_completions_(self) -> list[str]:
         return [child.id for child in self]
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.pathspec == self.pathspec
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.pathspec))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.pathspec}')"
 
@@ -219,7 +225,15 @@ class Run(MetaflowObject):
     _parts = 2
     _child_noun = "step"
 
-    def __init__(self, pathspec: str, *, _of: StoredRun | None = None, _namespace: Any = UNSET) -> None:
+    def __init__(
+        self,
+        pathspec: str,
+        *,
+        _of: StoredRun | None = None,
+        _namespace: Any = UNSET,
+        _namespace_check: bool = True,
+    ) -> None:
+        _namespace = _namespace if _namespace_check else None
         super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
         flow, id = parts_of(pathspec, self)
         self._run = _of or stored_run(flow, id, self._namespace)
@@ -448,7 +462,9 @@ class Task(MetaflowObject):
         *,
         _of: tuple[StoredRun, StepRow, int | None] | None = None,
         _namespace: Any = UNSET,
+        _namespace_check: bool = True,
     ) -> None:
+        _namespace = _namespace if _namespace_check else None
         super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
         self._attempt = _attempt_number(attempt)
         self.node: int | None

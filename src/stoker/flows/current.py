@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import tempfile
-from typing import Any, Final, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NamedTuple
 
 import attrs
 
@@ -18,8 +18,11 @@ from stoker.core.errors import UsageError, nearest
 from stoker.launchers.base import LOOPBACK, Launcher
 from stoker.worker.context import context
 
+if TYPE_CHECKING:
+    from stoker.flows.client import Run, Task
+
 VARIABLE: Final = "STOKER_FLOW_RUN"
-"""JSON: {"flow", "tags", "user", "namespace", "origin", "project", "branch", "production", "graph"}."""
+"""JSON: {"flow", "tags", "user", "namespace", "origin", "project", "branch", "production"}."""
 
 
 class Parallel(NamedTuple):
@@ -53,7 +56,11 @@ class _Parameters:
 
 
 class Current:
-    """The task that runs in this process. Outside one, properties are a `UsageError`, and `is_running_flow` False."""
+    """The task that runs in this process.
+
+    Where none runs, what tells of one is None; in a parameter's default `flow_name` and what tells of the project are
+    known already. What a task works with, such as `card`, is a `UsageError` there.
+    """
 
     def __init__(self) -> None:
         self._task: Any = None
@@ -66,37 +73,53 @@ class Current:
         return self._task is not None
 
     @property
-    def flow_name(self) -> str:
+    def flow_name(self) -> str | None:
         """The flow's name."""
-        return str(self._run_value("flow"))
+        return self._run_value("flow")
 
     @property
-    def run_id(self) -> str:
+    def run_id(self) -> str | None:
         """The run's id."""
-        self._require_task("run_id")
-        return context.run_id
+        return None if self._task is None else context.run_id
 
     @property
-    def step_name(self) -> str:
+    def step_name(self) -> str | None:
         """The step's name."""
-        return str(self._require_task("step_name").place["step"])
+        return None if self._task is None else str(self._task.place["step"])
 
     @property
-    def task_id(self) -> str:
+    def task_id(self) -> str | None:
         """The task's key in its run: the step's name, with the index in a foreach, or the node's: "train[3]"."""
-        gang = self._require_task("task_id").place.get("parallel")
+        if self._task is None:
+            return None
+        gang = self._task.place.get("parallel")
         return context.step if gang is None else f"{context.step}[{context.node}]"
 
     @property
-    def pathspec(self) -> str:
+    def pathspec(self) -> str | None:
         """Flow, run, step and task."""
+        if self._task is None:
+            return None
         return f"{self.flow_name}/{self.run_id}/{self.step_name}/{self.task_id}"
 
     @property
-    def retry_count(self) -> int:
+    def task(self) -> Task | None:
+        """The task as the client has it, in any namespace."""
+        from stoker.flows.client import Task
+
+        return None if self._task is None else Task(str(self.pathspec), _namespace=None)
+
+    @property
+    def run(self) -> Run | None:
+        """The run as the client has it, in any namespace."""
+        from stoker.flows.client import Run
+
+        return None if self._task is None else Run(f"{self.flow_name}/{self.run_id}", _namespace=None)
+
+    @property
+    def retry_count(self) -> int | None:
         """0 at the first try."""
-        self._require_task("retry_count")
-        return context.attempt - 1
+        return None if self._task is None else context.attempt - 1
 
     @property
     def origin_run_id(self) -> str | None:
@@ -114,14 +137,14 @@ class Current:
         return self._run_value("user") or None
 
     @property
-    def tags(self) -> frozenset[str]:
+    def tags(self) -> set[str]:
         """The tags that were given to the run; those that Stoker adds for namespace and project are not among them."""
-        return frozenset(self._run_value("tags") or ())
+        return set(self._run_value("tags") or ())
 
     @property
-    def graph(self) -> Any:
-        """The flow's steps: name → where they go."""
-        return self._run_value("graph")
+    def graph(self) -> dict[str, Any]:
+        """The flow's steps, parameters and constants as plain values: `current.graph["steps"]["train"]["next"]`."""
+        return dict(self._require_task("graph").flow._graph_info)
 
     @property
     def parameters(self) -> _Parameters:
@@ -129,12 +152,23 @@ class Current:
         return _Parameters(self._require_task("parameters"))
 
     @property
-    def tempdir(self) -> str:
+    def parameter_names(self) -> list[str] | None:
+        """The attributes of the flow that are its parameters and configs."""
+        return None if self._task is None else self._task.parameter_names()
+
+    @property
+    def tempdir(self) -> str | None:
         """A folder for the task's scratch files, which is removed after it."""
-        self._require_task("tempdir")
+        if self._task is None:
+            return None
         if "tempdir" not in self._resources:
             self._resources["tempdir"] = tempfile.mkdtemp(prefix="stoker-task-")
         return str(self._resources["tempdir"])
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the task runs on the nodes of a `num_parallel`."""
+        return self._task is not None and self._task.place.get("parallel") is not None
 
     @property
     def parallel(self) -> Parallel:
@@ -215,9 +249,10 @@ class Current:
 
     def get(self, key: str, default: Any = None) -> Any:
         """A property by its name, or a default where it is not known."""
-        if key.startswith("_") or not hasattr(type(self), key) or self._task is None:
+        try:
+            value = None if key.startswith("_") else getattr(self, key)
+        except (AttributeError, UsageError):
             return default
-        value = getattr(self, key)
         return default if value is None else value
 
     def __contains__(self, key: str) -> bool:
@@ -257,12 +292,21 @@ class Current:
         return self._task
 
     def _run_value(self, name: str) -> Any:
-        self._require_task(name)
         return self._run.get(name)
 
 
 current: Final = Current()
 """The only instance."""
+
+
+@contextlib.contextmanager
+def enter_start(run: Mapping[str, Any]) -> Iterator[None]:
+    """While it lasts, `current` knows what is said of a run before it begins."""
+    previous, current._run = current._run, dict(run)
+    try:
+        yield
+    finally:
+        current._run = previous
 
 
 @contextlib.contextmanager

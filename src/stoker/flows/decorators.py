@@ -23,7 +23,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
 from stoker.core.usercode import caller
-from stoker.flows.parameters import fill_configs, needs_configs
+from stoker.flows.parameters import fill_configs, is_unpacked, needs_configs
 from stoker.launchers.registry import LAUNCHERS
 from stoker.run.attached import resource_words
 from stoker.settings.options import layer_from
@@ -79,7 +79,7 @@ def make_note(name: str, words: Mapping[str, Any], where: str) -> Note:
     """A note of a decorator, its words and values checked."""
     name = BACKENDS.canonical(name)
     kind = KINDS[name]
-    unknown = [word for word in words if word not in kind.words]
+    unknown = [word for word in words if word not in kind.words and not is_unpacked(word)]
     if unknown:
         fix = _INSTEAD.get(unknown[0], "")
         hint = "" if fix else nearest(unknown[0], kind.words)

@@ -28,7 +28,7 @@ from stoker.flows import parameters as flowparams
 from stoker.flows import settings as flowsettings
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
-from stoker.flows.current import VARIABLE
+from stoker.flows.current import VARIABLE, enter_start
 from stoker.flows.decorators import BUILT_IN, FOR_WORKER, notes_of
 from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, parameters_of
@@ -134,7 +134,7 @@ class FlowDefinition:
 
     def complete_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a command line, and those that environment variables give in their place."""
-        names = {option.name for option in self.run_options()} | {"tag"}
+        names = {option.name for option in self.run_options()} | {"tag", "quiet"}
         return flowoptions.with_environment(options, names, self._config_names())
 
     def apply_options(self, options: Mapping[str, Any]) -> FlowDefinition:
@@ -277,9 +277,15 @@ class FlowDefinition:
                 values[attribute] = config.value_for_step(value)
         return values
 
+    @property
+    def configs_by_name(self) -> Mapping[str, Any]:
+        """The content of every `Config` by its name."""
+        return flowparams.by_name(self.kind, self.configs)
+
     def _values_of_configs(self) -> Mapping[str, Any]:
-        """The configs, where a parameter's default has a value of one; without one no config's file is read early."""
-        needs = any(flowparams.needs_configs(parameter.default) for parameter in parameters_of(self.kind).values())
+        """The configs, where a parameter's default may have a value of one; else no config's file is read early."""
+        defaults = [parameter.default for parameter in parameters_of(self.kind).values()]
+        needs = any(flowparams.needs_configs(one) or flowparams.is_computed(one) for one in defaults)
         return self.configs if needs else {}
 
     def _recall_configs(self, configs: Mapping[str, Any]) -> None:
@@ -305,7 +311,9 @@ class FlowDefinition:
         """The project that its `@project` names, with the branch that decorator or command line name."""
         user = flowparams.username()
         branch, production = self._project_options.get("branch"), self._project_options.get("production")
-        return flowsettings.project_of(self.kind, user, branch=branch, production=production)
+        return flowsettings.project_of(
+            self.kind, user, branch=branch, production=production, configs=lambda: self.configs
+        )
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in."""
@@ -313,11 +321,13 @@ class FlowDefinition:
         configs = {
             config.name: self._configs[config.name](config) for config in parameters if config.name in self._configs
         }
-        return flowparams.bind(self.kind, {**arguments, **configs}, self._values_of_configs())
+        with enter_start(_run_document(self, ())):
+            return flowparams.rebind(self.kind, configs, arguments, self._values_of_configs())
 
     def rebind(self, recorded: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as an earlier run had them, with some changed; one that the flow did not have has its default."""
-        return flowparams.rebind(self.kind, recorded, changes, self._values_of_configs())
+        with enter_start(_run_document(self, ())):
+            return flowparams.rebind(self.kind, recorded, changes, self._values_of_configs())
 
     def describe_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the run's record shows them."""
@@ -487,7 +497,6 @@ def _run_document(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
         "branch": "" if project is None else project.branch,
         "production": project is not None and project.production,
         "with": flow.command_line.get("with", []),
-        "graph": {name: list(step.targets) for name, step in flow.graph.steps.items()},
     }
 
 
@@ -516,7 +525,8 @@ def _values(kind: type) -> dict[str, str]:
 def _members(kind: type) -> Mapping[str, Any]:
     steps = transitions.steps_of(kind)
     members: dict[str, Any] = {}
-    for base in reversed(kind.__mro__[: kind.__mro__.index(FlowInstance)]):
+    own = kind.__mro__.index(FlowInstance) - 1  # `FlowSpec` stands before it
+    for base in reversed(kind.__mro__[:own]):
         members.update(vars(base))
     return {
         name: value

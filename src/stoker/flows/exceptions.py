@@ -10,6 +10,7 @@ from typing import Any, Final, Iterable, Mapping
 
 from stoker.core.errors import EXIT_FAILED, NotFound, ParameterError, StokerError, UsageError
 from stoker.core.flow import CaughtFailure
+from stoker.core.status import TIMED_OUT
 
 MetaflowExceptionWrapper: Final = CaughtFailure
 """What a task's `exception` is: the exception's `type`, what it said as `exception`, and its `stacktrace`."""
@@ -159,15 +160,30 @@ class CardNotPresentException(NotFound, MetaflowException):
         MetaflowException.__init__(self, f"{self.headline}: {pathspec} has no card{asked}")
 
 
+class TimeoutException(MetaflowException):
+    """A step ran longer than its `@timeout`."""
+
+    headline = "@timeout"
+
+
+class FailureHandledByCatch(MetaflowException):
+    """A step's process was killed, so that `@catch` has no exception of the step's to keep."""
+
+    headline = "Task execution failed but @catch handled it"
+
+
+_TIMEOUT: Final = "metaflow.plugins.timeout_decorator.TimeoutException"
+"""Metaflow's type of what a `@timeout` raises."""
 _HANDLED: Final = "metaflow.plugins.catch_decorator.FailureHandledByCatch"
-"""Metaflow's type of what is caught where nothing was raised: the process was killed, or ran out of time."""
+"""Metaflow's type of what is caught where nothing was raised: the process was killed."""
 
 
 def failure_of(facts: Mapping[str, Any], step: str, *, caught: bool = False) -> CaughtFailure:
     """The failure of an attempt, from what is kept of it; its type is called as Metaflow calls it."""
     error = facts.get("error") or {}
-    name = str(error.get("type", ""))
-    message = str(error.get("message") if name else facts.get("message", ""))
+    cause = str(facts.get("cause", ""))
+    name = _TIMEOUT if cause == TIMED_OUT else str(error.get("type", ""))
+    message = str(facts.get("message", "") if cause == TIMED_OUT or not name else error.get("message"))
     short = name.rpartition(".")[2]  # stands before what a KeyError says, and where an exception says nothing
     message = "" if message == short else message.removeprefix(f"{short}: ")
     if name.startswith(f"{__name__}."):
@@ -176,7 +192,7 @@ def failure_of(facts: Mapping[str, Any], step: str, *, caught: bool = False) -> 
         name = f"builtins.{name}"
     return CaughtFailure(
         step=step,
-        cause=str(facts.get("cause", "")),
+        cause=cause,
         type=name or (_HANDLED if caught else ""),
         message=message,
         traceback=str(error.get("traceback", "")),

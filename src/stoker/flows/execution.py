@@ -125,11 +125,13 @@ class FlowBody:
             self._close(failed=True)
 
     def _catch(self, task: TaskState, var: str, more: Mapping[str, Wire]) -> None:
-        """Go on as if the task had done nothing but keep its failure."""
+        """Go on as if the task had said where it goes: with what it had, and its failure."""
         assert self._runner is not None
         runner = self._runner
         execution = runner.execution(task.key)
-        outputs: dict[str, Wire] = {**({} if task.nodes else task.inherited), **more}
+        # A process that was killed left nothing.
+        left = execution.facts.get("outputs") or ({} if task.nodes else task.inherited)
+        outputs: dict[str, Wire] = {**left, **more}
         if var:
             outputs[var] = failure_wire(execution.facts, task.step, self._blobs)
         step = self._graph.steps[task.step]

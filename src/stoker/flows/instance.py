@@ -14,6 +14,11 @@ import attrs
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.flow import OWN, STEP_MARK
 from stoker.core.usercode import caller
+from stoker.flows.exceptions import (
+    MetaflowException,
+    MissingInMergeArtifactsException,
+    UnhandledInMergeArtifactsException,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +39,12 @@ class RunningTask(Protocol):
 
     def has_parameter(self, name: str) -> bool:
         """Whether a name is that of a parameter."""
+
+    def step_name(self) -> str:
+        """The name of its step."""
+
+    def joins(self) -> bool:
+        """Whether its step takes inputs."""
 
     def element(self) -> Any:
         """The foreach's element that the task is for."""
@@ -139,6 +150,10 @@ class FlowInstance:
         After an error nothing was taken over.
         """
         task = self._running("merge_artifacts")
+        if not task.joins():
+            raise MetaflowException(
+                f"merge_artifacts is for joins, and step '{task.step_name()}' takes no inputs", fix="leave it out"
+            )
         _merge(task, list(inputs), _names(include, "include"), _names(exclude, "exclude"), include is not None)
 
     def _running(self, attribute: str) -> RunningTask:
@@ -266,15 +281,15 @@ def _names(names: Iterable[str] | None, option: str) -> set[str]:
 def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], only: bool) -> None:
     where = caller()
     if include and exclude:
-        raise ParameterError("merge_artifacts takes include or exclude, not both", where=where, fix="leave one out")
+        raise MetaflowException(f"{where}: merge_artifacts takes include or exclude, not both", fix="leave one out")
     if not inputs:
-        raise ParameterError("merge_artifacts was given no inputs", where=where, fix="hand over the join's inputs")
+        raise MetaflowException(f"{where}: merge_artifacts was given no inputs", fix="hand over the join's inputs")
     wires: list[Mapping[str, Any]] = [member.artifact_wires() for member in inputs]
     all_names = {name for artifacts in wires for name in artifacts}
     missing = sorted(include - all_names - task.names())
     if missing:
-        raise ParameterError(
-            f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], all_names)}", where=where
+        raise MissingInMergeArtifactsException(
+            f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], all_names)}", missing, where=where
         )
     merged_names = (include if only else all_names) - exclude - task.names()
     conflicts = []
@@ -288,8 +303,9 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
         else:
             agreed[name] = next(iter(contents.values()))
     if conflicts:
-        raise ParameterError(
+        raise UnhandledInMergeArtifactsException(
             f"merge_artifacts: the inputs differ in {', '.join(conflicts)}",
+            conflicts,
             where=where,
             fix=f"set self.{conflicts[0]} before it, or leave it out: self.merge_artifacts(…, exclude={conflicts})",
         )

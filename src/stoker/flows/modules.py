@@ -58,6 +58,8 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "parameters": {"stoker.flows.parameters": ("JSONType", "JSONTypeClass", "Parameter")},
     "includefile": {"stoker.flows.parameters": ("IncludeFile",), "stoker.flows.standins": ("IncludedFile",)},
     "plugins.cards.exception": {"stoker.flows.exceptions": ("CardNotPresentException",)},
+    "plugins.catch_decorator": {"stoker.flows.exceptions": ("FailureHandledByCatch",)},
+    "plugins.timeout_decorator": {"stoker.flows.exceptions": ("TimeoutException",)},
     "runner.metaflow_runner": {"stoker.flows.runner": ("ExecutingRun", "Runner")},
     "util": {"stoker.flows.standins": ("get_username", "is_stringish")},
 }

@@ -69,7 +69,8 @@ def of_flow(name: str, configs: Collection[str], *, has_project: bool) -> tuple[
         ),
         *(PROJECT if has_project else ()),
         RunOption(name="max-log-size", value="MB", help="taken for Metaflow's sake: logs are kept whole"),
-        RunOption(name="no-pylint", help="taken for Metaflow's sake: no linter is run"),
+        *(RunOption(name=word, help="taken for Metaflow's sake: no linter is run") for word in ("pylint", "no-pylint")),
+        RunOption(name="no-quiet", help="taken for Metaflow's sake: it is so without --quiet"),
         *(
             RunOption(
                 name=word,
@@ -94,13 +95,36 @@ _OF_RUN: Final = ("max-workers", "max-num-splits", "namespace", "run-id-file", "
 """Options that environment variables give as they give parameters: `STOKER_RUN_MAX_WORKERS`."""
 
 
+_OF_PROGRAM: Final = ("quiet", "metadata", "datastore", "environment", "event-logger", "monitor")
+"""Options that may stand before the command, and that `STOKER_QUIET` and its like, or `STOKER_DEFAULT_…`, give."""
+NOT_HERE: Final[Mapping[str, str]] = {
+    "--datastore-root": "where artifacts lie is the stack's to say: artifact_store in stoker.toml, and --stack NAME",
+    "--package-suffixes": "leave it out: the code that a step imports goes with the run, whatever its files are called",
+    "--force-rebuild-environments": "leave it out: what a step's packages ask for decides whether one is made anew",
+    "--no-force-rebuild-environments": "leave it out",
+    "--coverage": "write coverage run FILE run --debug: all steps run in that process",
+    "--local-config-file": "write --config NAME FILE for a Config of the flow",
+}
+"""Options of Metaflow's before the command that are refused, and what to do instead."""
+
+
 def with_environment(options: Mapping[str, Any], accepted: Collection[str], configs: Collection[str]) -> dict[str, Any]:
     """The options of a command line, and those that only environment variables give, by Metaflow's names for them.
+
+    `STOKER_DECOSPECS` has decorators for `--with`, `STOKER_QUIET`, `STOKER_ENVIRONMENT` and their like are options of
+    the program; `METAFLOW_…` counts where there is none of ours, and so do `…_DEFAULT_DATASTORE` and its like.
 
     `STOKER_BRANCH` and `STOKER_PRODUCTION`, or `METAFLOW_…`, count for flows with `@project`. `STOKER_FLOW_CONFIG` and
     `STOKER_FLOW_CONFIG_VALUE` are JSON objects: the file, or the content, of each of the flow's `configs`.
     """
     completed = dict(options)
+    for name in _OF_PROGRAM:
+        variable, text = _first_variable(name.replace("-", "_").upper())
+        if text and name in accepted and name not in completed:
+            completed[name] = _yes(variable, text) if name == "quiet" else text
+    _, attached = _first_variable("DECOSPECS")
+    if attached:
+        completed["with"] = [*completed.get("with", ()), *attached.split()]
     for name in _OF_RUN:
         _, text = variable_of(name)
         if text and name in accepted and name not in completed:
@@ -118,6 +142,14 @@ def with_environment(options: Mapping[str, Any], accepted: Collection[str], conf
             if name in configs and name not in on_command_line:
                 completed[option] = [*completed.get(option, ()), f"{name}={text}"]
     return completed
+
+
+def _first_variable(word: str) -> tuple[str, str]:
+    """The environment variable of ours, or of Metaflow's, that says it, and its text; both "" without one."""
+    for name in (f"{prefix}{word}" for prefix in ("STOKER_", "STOKER_DEFAULT_", "METAFLOW_", "METAFLOW_DEFAULT_")):
+        if os.environ.get(name):
+            return name, os.environ[name]
+    return "", ""
 
 
 def _config_variable(option: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import copy
 import getpass
 import json
 import os
+import sys
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
@@ -52,6 +53,12 @@ class ParameterContext:
     flow_name: str
     user_name: str
     parameter_name: str
+    logger: Callable[[str], object] = lambda text: sys.stderr.write(f"{text}\n")
+    """Prints a line."""
+    ds_type: str = "local"
+    """Where Metaflow would keep artifacts."""
+    configs: Mapping[str, Any] | None = None
+    """The flow's configs by name, also as attributes; None for a default of a config."""
 
 
 class Parameter:
@@ -130,11 +137,12 @@ class Parameter:
         """The value as a step sees it."""
         return value
 
-    def resolve_default(self, flow: str) -> Any:
-        """The default's value; of a function, what it returns."""
+    def resolve_default(self, flow: str, configs: Mapping[str, Any] | None = None) -> Any:
+        """The default's value; of a function, what it returns. `configs` are the flow's by name."""
         value = self.default
-        if callable(value) and not isinstance(value, type):
-            value = value(ParameterContext(flow, username(), self.name))
+        if is_computed(value):
+            known = None if configs is None else ConfigValue(configs)
+            value = value(ParameterContext(flow, username(), self.name, configs=known))
             try:
                 return self.parse_value(value)
             except ParameterError as error:
@@ -226,6 +234,11 @@ class IncludeFile(Parameter):
         return None if value is None else f"<file of {len(value)} {'characters' if self._is_text else 'bytes'}>"
 
 
+def is_computed(default: Any) -> bool:
+    """Whether a default is a function that computes it."""
+    return callable(default) and not isinstance(default, type)
+
+
 def _type_of(annotation: Any, default: Any, name: str, where: str) -> Any:
     if annotation is JSONType or isinstance(annotation, JSONType):
         return JSONType
@@ -280,6 +293,11 @@ def resolved_parameters(kind: type, configs: Mapping[str, Any] | None) -> list[P
     """A flow's parameters with the values of configs in their defaults; as they are written where `configs` is None."""
     parameters = list(parameters_of(kind).values())
     return parameters if configs is None else [parameter.with_configs(configs) for parameter in parameters]
+
+
+def by_name(kind: type, configs: Mapping[str, Any]) -> dict[str, Any]:
+    """Configs by name, where they are known by attribute."""
+    return {one.name: configs[word] for word, one in parameters_of(kind).items() if word in configs}
 
 
 def parse(
@@ -364,7 +382,7 @@ def _bind(
         if parameter.required:
             raise missing_parameter(kind.__name__, parameter)
         try:
-            values[name] = parameter.resolve_default(kind.__name__)
+            values[name] = parameter.resolve_default(kind.__name__, by_name(kind, configs))
         except StokerError:
             raise
         except Exception as error:  # the user's function for a default
@@ -386,38 +404,68 @@ def variable_of(name: str) -> tuple[str, str]:
     return "", ""
 
 
-class ConfigValue(Mapping[str, Any]):
-    """A config's content: a mapping whose keys are attributes, too."""
+_IMMUTABLE: Final = "a config is the same in every task: take to_dict(), and change that"
+
+
+class ConfigValue(Mapping[str, Any], dict[str, Any]):  # type: ignore[misc]
+    """A config's content: a dict that nobody can change, whose keys are attributes, too."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__["_values"] = dict(values)
+        dict.__init__(self, values)  # what `json.dumps` writes
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise TypeError("a config is the same in every task: take to_dict(), and change that")
+    def _refuse(self, *args: Any, **options: Any) -> Any:
+        raise TypeError(_IMMUTABLE)
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        raise TypeError("a config is the same in every task: take to_dict(), and change that")
+    __setattr__ = __setitem__ = __delattr__ = __delitem__ = __ior__ = _refuse
+    clear = update = setdefault = pop = popitem = _refuse
 
     def __getitem__(self, key: str) -> Any:
-        return _wrap(self._values[key])
+        return _wrap(dict.__getitem__(self, key))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._values:
-            raise AttributeError(f"the config has no '{name}'")
+        if name.startswith("__") or name not in self:
+            raise AttributeError(f"the config has no '{name}'{nearest(name, self)}")
         return self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return dict.__iter__(self)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return dict.__len__(self)
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self, key)
+
+    def __eq__(self, other: object) -> bool:
+        return dict.__eq__(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(key for key in self if str(key).isidentifier())]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.to_dict(),)
+
+    def copy(self) -> ConfigValue:
+        """The same content."""
+        return ConfigValue(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The content as a plain dict."""
-        return dict(self._values)
+        return {key: _unwrap(value) for key, value in dict.items(self)}
 
     def __repr__(self) -> str:
-        return f"ConfigValue({self._values!r})"
+        return f"ConfigValue({self.to_dict()!r})"
+
+
+_UNPACKED: Final = "_unpacked_config_"
+"""How the words begin that stand for all words of a config: `@resources(**config.resources)`."""
+
+
+def is_unpacked(word: str) -> bool:
+    """Whether a decorator's word stands for all that a config has there."""
+    return word.startswith(_UNPACKED)
 
 
 class DeferredValue:
@@ -445,7 +493,13 @@ class DeferredValue:
         return DeferredValue(f"{self._shown}.{name}", lambda configs: _look_up(self._look(configs), name))
 
     def __getitem__(self, key: Any) -> DeferredValue:
+        if isinstance(key, str) and is_unpacked(key):
+            return self
         return DeferredValue(f"{self._shown}[{key!r}]", lambda configs: _look_up(self._look(configs), key))
+
+    def keys(self) -> list[str]:
+        """One word for all that it has: for `**`."""
+        return [f"{_UNPACKED}{id(self)}"]
 
     def __repr__(self) -> str:
         return f"<{self._shown}>"
@@ -476,11 +530,13 @@ class Config(Parameter):
         """Its type in a word."""
         return "CONFIG"
 
-    def resolve_default(self, flow: str) -> Any:
-        """The content of the default file, or the default value."""
-        if self._file is not UNSET and self._file is not None:
-            return self.read(str(self._file))
-        return None if self._value is UNSET else self.parse_value(self._value)
+    def resolve_default(self, flow: str, configs: Mapping[str, Any] | None = None) -> Any:
+        """The content of the default file, or the default value; either may be computed by a function."""
+        context = ParameterContext(flow, username(), self.name)
+        file, value = (word(context) if is_computed(word) else word for word in (self._file, self._value))
+        if file is not UNSET and file is not None:
+            return self.read(str(file))
+        return None if value is UNSET else self.parse_value(value)
 
     def read(self, path: str) -> Any:
         """A file's content."""
@@ -523,14 +579,24 @@ class Config(Parameter):
             raise AttributeError(name)
         return DeferredValue(f"{self.name}.{name}", lambda configs: _look_up(configs[self.attribute], name))
 
-    def __getitem__(self, key: Any) -> DeferredValue:
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str) and is_unpacked(key):
+            return self
         return DeferredValue(f"{self.name}[{key!r}]", lambda configs: _look_up(configs[self.attribute], key))
+
+    def keys(self) -> list[str]:
+        """One word for all that it has: for `**`."""
+        return [f"{_UNPACKED}{id(self)}"]
 
 
 def config_expr(expression: str) -> DeferredValue:
-    """A Python expression over the flow's configs, for a decorator: `@resources(cpu=config_expr("config.cpu * 2"))`."""
+    """A Python expression over the flow's configs, for a decorator: `@resources(cpu=config_expr("config.cpu * 2"))`.
+
+    It sees the names of the module that it is written in, too.
+    """
     code = compile(expression, "<config_expr>", "eval")
-    return DeferredValue(expression, lambda configs: eval(code, {"__builtins__": {}}, dict(configs)))
+    names = sys._getframe(1).f_globals
+    return DeferredValue(expression, lambda configs: eval(code, {**names, **configs}))
 
 
 def fill_configs(value: Any, configs: Mapping[str, Any]) -> Any:
@@ -541,7 +607,11 @@ def fill_configs(value: Any, configs: Mapping[str, Any]) -> Any:
     if isinstance(value, DeferredValue):
         return value.value(configs)
     if isinstance(value, dict):
-        return {key: fill_configs(item, configs) for key, item in value.items()}
+        filled: dict[Any, Any] = {}
+        for key, item in value.items():
+            content = fill_configs(item, configs)
+            filled |= content if isinstance(key, str) and is_unpacked(key) else {key: content}
+        return filled
     if isinstance(value, list):
         return [fill_configs(item, configs) for item in value]
     if type(value) is tuple:
@@ -559,10 +629,16 @@ def needs_configs(value: Any) -> bool:
 
 
 def _wrap(value: Any) -> Any:
-    """A config's value with attributes, also inside of lists."""
+    """A config's value with attributes, also inside of lists and tuples."""
     if isinstance(value, dict):
-        return ConfigValue(value)
-    return [_wrap(item) for item in value] if type(value) is list else value
+        return value if isinstance(value, ConfigValue) else ConfigValue(value)
+    return type(value)(map(_wrap, value)) if type(value) in (list, tuple) else value
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unwrap(item) for key, item in dict.items(value)}
+    return type(value)(map(_unwrap, value)) if type(value) in (list, tuple) else value
 
 
 def _look_up(value: Any, key: Any) -> Any:

@@ -31,6 +31,7 @@ from stoker.flows.decorators import (
     resolve_note,
     seconds_of,
 )
+from stoker.flows.parameters import needs_configs
 from stoker.flows.user_decorators import suggest
 from stoker.plan.layers import PART
 from stoker.run.attached import HARDWARE, SHORT, resource_words, words_of
@@ -125,14 +126,20 @@ class Project:
         return f"project:{self.name}", f"project_branch:{self.branch}"
 
 
-def project_of(kind: type, user: str, *, branch: str | None, production: bool | None) -> Project | None:
+def project_of(
+    kind: type, user: str, *, branch: str | None, production: bool | None, configs: Callable[[], Mapping[str, Any]]
+) -> Project | None:
     """The project of a flow; `branch` and `production` are those of the command line. None without `@project`.
+
+    `configs` are asked for where the decorator has a value of one.
 
     `SettingsError` where decorator and command line say different things.
     """
     note = next((note for note in notes_of(kind) if note.name == "project"), None)
     if note is None:
         return None
+    if needs_configs(note.values):
+        note = resolve_note(note, configs())
     for option, given in (("branch", branch), ("production", production or None)):
         written = note.values.get(option)
         if written and given and written != given:

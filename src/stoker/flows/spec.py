@@ -43,6 +43,35 @@ class FlowSpec(FlowInstance):
 
             cli.main(type(self))
 
+    # Names of Metaflow's own that flows read all the same.
+
+    @property
+    def _graph(self) -> Any:
+        """The flow's steps as `flows.graphs.Node`s by name."""
+        from stoker.flows import graphs
+
+        return graphs.graph_of(type(self))
+
+    @property
+    def _graph_info(self) -> dict[str, Any]:
+        """What `current.graph` is."""
+        from stoker.flows import graphs
+
+        return graphs.info_of(type(self))
+
+    @property
+    def _current_step(self) -> str:
+        """The name of the step that runs."""
+        return self._running("_current_step").step_name()
+
+    @property
+    def _foreach_stack(self) -> list[Any]:
+        """The foreachs around this task as `flows.graphs.ForeachFrame`s, outermost first."""
+        from stoker.flows import graphs
+
+        task = self._running("_foreach_stack")
+        return graphs.frames_of(type(self), task.step_name(), task.stack())
+
     @classmethod
     def __stoker_program__(cls) -> FlowDefinition | None:
         from stoker.flows.definition import FlowDefinition, is_flow

@@ -186,6 +186,18 @@ class FlowTask:
         """The parameters' names."""
         return list(self._parameters)
 
+    def step_name(self) -> str:
+        """The name of its step."""
+        return str(self.place["step"])
+
+    def joins(self) -> bool:
+        """Whether its step takes inputs."""
+        return self._joined is not None
+
+    def parameter_names(self) -> list[str]:
+        """The attributes of the flow that are parameters or configs."""
+        return sorted(parameters_of(type(self.flow)))
+
     def element(self) -> Any:
         """The foreach's element that the task is for; on the nodes of a `num_parallel` the node's index."""
         if self.place.get("parallel") is not None:
@@ -243,6 +255,16 @@ class FlowTask:
         if self.place.get("parallel") is None:
             return outputs
         return {GANG: artifacts.save(outputs, self.blobs).wire()}
+
+    def save_what_is_left(self) -> dict[str, Any]:
+        """What it has when it failed, for the step behind a `@catch`; what cannot be saved is left out."""
+        if self.note("catch") is None or self.place.get("parallel") is not None:
+            return {}
+        outputs: dict[str, Any] = dict(self._wires)
+        for name, value in self._attributes().items():
+            with contextlib.suppress(Exception):  # the user's own classes, half made
+                outputs[name] = self._wire(name, value)
+        return outputs
 
     def _new_cards(self) -> TaskCards | None:
         """The cards of its step's `@card`s; None where it has none."""

@@ -39,8 +39,9 @@ def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
         attempt = ended.get(number)
         start = None if attempt is None else attempt.started
         note("attempt", str(number), start)
+        if task._run.origin is not None:
+            note("origin-run-id", task._run.origin, start)
         if len(origin) > 1:
-            note("origin-run-id", origin[1], start)
             note("origin-task-id", origin[3], start)
         if path:
             note("foreach-execution-path", path, start)
@@ -56,9 +57,11 @@ def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
 
 
 def _attempts(task: Task) -> Sequence[int]:
-    """The numbers of its attempts. A task that was taken over has one, and what `@catch` does after the last is one."""
+    """The numbers of its attempts. A task that was taken over has one, and where the process of the last one was killed
+    what `@catch` does after it is one."""
     if task._attempt is not None:
         return [task._attempt]
     last = next(reversed(task.attempt_rows), None)
-    caught = last is not None and last.status not in STEP_GOOD and task.successful and not task.node
+    killed = last is not None and last.status not in STEP_GOOD and not last.error.get("type")
+    caught = killed and task.successful and not task.node
     return range(max(task._row.attempts, int(task.finished)) + caught)

@@ -61,6 +61,12 @@ def call_next(flow: Any, step: FlowStep, way: Any) -> None:
     flow.next(*(getattr(flow, target) for target in step.targets), **words)
 
 
+def definition_line(name: str, function: Callable[..., Any], kind: type) -> int:
+    """The line of a step's `def`."""
+    method = _method(name, inspect.unwrap(function), kind)
+    return method.line + method.tree.lineno - 1
+
+
 def graph_of(kind: type) -> FlowGraph:
     """The graph of a flow's class; `GraphError` where a method cannot be read. Not yet checked."""
     functions = steps_of(kind)
@@ -265,7 +271,7 @@ def check(graph: FlowGraph) -> None:
             raise GraphError(
                 f"step '{step.name}' does not say where it goes", where=step.where, fix=f"end it with {_NEXT}"
             )
-    frames = _frames(graph)
+    frames = _frames(graph, {})
     lost = [step for step in graph.steps.values() if step.name not in frames]
     if lost:
         raise GraphError(
@@ -301,11 +307,25 @@ def _check_ends(graph: FlowGraph) -> None:
         )
 
 
-def _frames(graph: FlowGraph) -> dict[str, Frames]:
-    """Every reachable step with the splits that it is inside of; a step must be inside of the same from all sides."""
+def enclosing(graph: FlowGraph) -> tuple[dict[str, list[tuple[str, str]]], dict[str, str]]:
+    """Each step with the splits around it, outermost first, and the first step of its branch of each; and the join of
+    each split."""
+    joins: dict[str, str] = {}
+    frames = _frames(graph, joins)
+    steps = {
+        name: [(frame.split, frame.branch or graph.steps[frame.split].targets[0]) for frame in frames.get(name, ())]
+        for name in graph.steps
+    }
+    return steps, joins
+
+
+def _frames(graph: FlowGraph, joins: dict[str, str]) -> dict[str, Frames]:
+    """Every reachable step with the splits that it is inside of; a step must be inside of the same from all sides.
+
+    `joins` is filled with the join of each split.
+    """
     frames: dict[str, Frames] = {graph.start: ()}
     reached_from: dict[str, str] = {}
-    joins: dict[str, str] = {}
     line = [graph.start]
     for name in line:
         step = graph.steps[name]

@@ -16,7 +16,10 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "step": ("works", "also `@step(start=True)`, `@step(end=True)`"),
     "current": (
         "works differently",
-        "`task_id` is the task's key, such as `train[3]`; `current.devices` is more; no `trigger`",
+        (
+            "`task_id` is the task's key, such as `train[3]`; `tempdir` is the task's own; `current.devices` and "
+            "`current.parameters` are more; no `trigger`"
+        ),
     ),
     "Parameter": ("works", ""),
     "JSONType": ("works", ""),
@@ -24,7 +27,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "IncludeFile": ("works differently", "the content is an artifact as any other; local files"),
     "Config": ("works", "`--config NAME FILE`, `--config-value NAME JSON`"),
     "ConfigValue": ("works", ""),
-    "config_expr": ("works differently", "the expression sees the flow's configs and nothing else"),
+    "config_expr": ("works", "sees the flow's configs and its module's names"),
     "user_step_decorator": ("works", "also `--with NAME:word=1`"),
     "UserStepDecorator": ("works", ""),
     "USER_SKIP_STEP": ("works", ""),
@@ -49,8 +52,8 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "catch": (
         "works differently",
         (
-            "the value is a `CaughtFailure`, not an exception; also on the nodes of a gang; not on a step "
-            "that itself splits or chooses by a value"
+            "the value is a `CaughtFailure`, not an exception, with Metaflow's `type`, `exception` and `stacktrace`; "
+            "also on the nodes of a gang; not on a step that itself splits or chooses by a value"
         ),
     ),
     "timeout": ("works differently", "the task's process is ended; no exception is raised in it"),

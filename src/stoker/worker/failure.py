@@ -311,7 +311,8 @@ def of_exit(*, code: int | None, signal_number: int | None) -> tuple[str, str]:
         names = {number.value: number.name for number in signal.Signals}
         name = names.get(signal_number, f"signal {signal_number}")  # real-time signals have no names of their own
         if signal_number in _CRASHES:
-            return CRASHED, f"the step's process crashed with {name} (a fault in native code)"
+            kind = "segmentation fault" if name == "SIGSEGV" else "fault"
+            return CRASHED, f"the step's process crashed with {name} (a {kind} in native code)"
         if signal_number == signal.SIGKILL:
             return KILLED, (
                 "the step's process was killed by SIGKILL from outside; without another cause this is often the "

@@ -53,6 +53,9 @@ class TaskRunner(Protocol):
     def save_outputs(self) -> dict[str, Any]:
         """Save the artifacts that the task has made; returns them by name, as wires."""
 
+    def save_what_is_left(self) -> dict[str, Any]:
+        """The same of a task that failed, as far as what follows needs it."""
+
 
 _PHASE: Final = 0.01
 """Seconds of loading or saving from which on a result says when the function was called and returned: messages of the
@@ -212,8 +215,10 @@ class Worker:
         called = time.time()
         try:
             returned = (task or function)(**arguments)
-        except (Terminated, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
+        except Terminated as error:
+            return attrs.evolve(failure_result(CANCELLED, error), outputs=_outputs_left(task))
         except SystemExit as error:
             if self._notice is not None and self._notice.stop_requested:
                 return self._failure(job, CANCELLED, error, message="the step left when it was asked to end")
@@ -223,7 +228,7 @@ class Worker:
                 )
             return self._failure(job, EXITED, error, message=f"the step called sys.exit({error.code!r})")
         except BaseException as error:  # the user's code
-            return self._failure(job, USER_ERROR, error)
+            return attrs.evolve(self._failure(job, USER_ERROR, error), outputs=_outputs_left(task))
         del arguments
         over = time.time()
         try:
@@ -298,6 +303,11 @@ class Worker:
         except BaseException as error:  # the user's code
             return self._failure(job, USER_ERROR, error)
         return StepResult(ok=True)
+
+
+def _outputs_left(task: TaskRunner | None) -> dict[str, Any]:
+    """The artifacts of a task that failed."""
+    return {} if task is None else task.save_what_is_left()
 
 
 def _tracking(words: Sequence[str]) -> contextlib.AbstractContextManager[None]:
