@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.core import findings as checks
+from stoker.core import metaflow
 from stoker.core.errors import NotFound, StokerError, UsageError, nearest
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.version import VERSION
@@ -105,7 +106,7 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
         return
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = command(kind, words, f"python {os.path.basename(sys.argv[0])}")
+        code = command(kind, words, f"{metaflow.program()} {os.path.basename(sys.argv[0])}")
     except StokerError as error:
         sys.stdout.flush()
         say(f"error: {error}")
@@ -128,7 +129,7 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if name in ELSEWHERE:
         raise UsageError(f"there is no command '{name}' here", fix=ELSEWHERE[name])
     if name in OF_FILES | OF_RUNS:
-        file = [usage.removeprefix("python ")] if name in OF_FILES else []
+        file = [usage.rpartition(" ")[2]] if name in OF_FILES else []
         raise UsageError(f"there is no command '{name}' here", fix=shlex.join(["stoker", name, *file, *arguments]))
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
