@@ -19,7 +19,7 @@ skip_build = true
 """
 FLOW = """
 import os
-from metaflow import FlowSpec, Parameter, step
+from stoker.flow import FlowSpec, Parameter, step
 
 class Boxed(FlowSpec):
     flag = Parameter("flag", default="")
@@ -48,7 +48,7 @@ def test_a_flow_runs_and_resumes_in_containers(
     flag = project.folder / "flags" / "flag"
     flag.parent.mkdir()
     stack = STACK.replace("BASE", base_image).replace("FLAGS", str(flag.parent))
-    project.write({"stoker.toml": stack, "boxed.py": FLOW})
+    project.write({"stoker.toml": stack, "boxed.py": FLOW.replace("stoker.flow", "metaflow")})
     unchanged = [sys.executable, "-m", "stoker.flow", "boxed.py"]
     failed = project.command([*unchanged, "run", "--flag", str(flag)], code=1)
     assert "not yet" in failed.stderr, failed.stderr

@@ -18,6 +18,7 @@ from stoker.core.request import RunOption, RunRequest
 from stoker.core.version import VERSION
 from stoker.flows import parameters
 from stoker.flows.definition import FlowDefinition
+from stoker.flows.exithooks import calling_hooks
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.report.streams import echo, say
 from stoker.run import commandline, start
@@ -102,7 +103,8 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
     line = COMMAND_LINE.get()
     if line is not None and argv is None:
         flow, request = commandline.take_call(FlowDefinition(kind), {}, line)
-        start.run(flow, {}, request)
+        with calling_hooks(kind, request) as request:
+            start.run(flow, {}, request)
         return
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -155,12 +157,14 @@ def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
         request = commandline.request(flow, accepted, options, arguments)
         if name == "check":
             return _check(flow, request)
-        start.run(flow, {}, request)
+        with calling_hooks(flow.written, request) as request:
+            start.run(flow, {}, request)
         return 0
     flow = flow.apply_options(options)
     request = commandline.apply_run_options(accepted, options, RunRequest())
     if name == "resume":
-        return _resume(flow, request, options.get("origin-run-id"), arguments)
+        with calling_hooks(flow.written, request) as request:
+            return _resume(flow, request, options.get("origin-run-id"), arguments)
     from stoker.flows import spin as cli_spin  # nearly all there is to import
 
     return cli_spin.command(flow, arguments, options, request, [option.flag for option in accepted])

@@ -25,6 +25,19 @@ _CLIENT: Final[Mapping[str, Sequence[str]]] = {
         *("get_namespace", "metadata", "namespace"),
     ),
 }
+_S3: Final = {
+    "stoker.flows.datatools": ("RangeInfo", "S3", "S3GetObject", "S3Object", "S3PutObject"),
+    "stoker.flows.exceptions": (
+        *("MetaflowS3AccessDenied", "MetaflowS3Exception", "MetaflowS3InsufficientDiskSpace"),
+        *("MetaflowS3InvalidObject", "MetaflowS3InvalidRange", "MetaflowS3NotFound", "MetaflowS3URLException"),
+    ),
+}
+_PARSERS: Final = ("conda_environment_yml_parser", "pyproject_toml_parser", "requirements_txt_parser")
+_MUTATORS: Final = {
+    "stoker.flows.mutators": ("FlowMutator", "MutableFlow", "MutableStep", "StepMutator"),
+    "stoker.flows.user_decorators": ("USER_SKIP_STEP", "UserStepDecorator", "user_step_decorator"),
+}
+
 HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "cards": {
         "stoker.core.cards": _COMPONENTS,
@@ -59,6 +72,28 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "includefile": {"stoker.flows.parameters": ("IncludeFile",), "stoker.flows.standins": ("IncludedFile",)},
     "plugins.cards.exception": {"stoker.flows.exceptions": ("CardNotPresentException",)},
     "runner.metaflow_runner": {"stoker.flows.runner": ("ExecutingRun", "Runner")},
+    "datatools": _S3,
+    "decorators": {"stoker.flows.instance": ("step",)},
+    "flowspec": {"stoker.flows.spec": ("FlowSpec",)},
+    "integrations": {"stoker.flows.events": ("ArgoEvent",)},
+    "metaflow_profile": {"stoker.flows.multicore": ("profile",)},
+    "multicore_utils": {"stoker.flows.multicore": ("MulticoreException", "parallel_imap_unordered", "parallel_map")},
+    "plugins.argo.argo_events": {"stoker.flows.events": ("ArgoEvent", "ArgoEventException")},
+    "plugins.datatools": _S3,
+    "plugins.datatools.s3": _S3,
+    "plugins.datatools.s3.s3": _S3,
+    "plugins.namespaced_events": {"stoker.flows.events": ("namespaced_event_name",)},
+    "plugins.package_sources": {"stoker.flows.standins": ("package_sources",)},
+    "plugins.parsers": {"stoker.flows.parsers": ("yaml_parser",)},
+    "plugins.pypi.parsers": {"stoker.flows.parsers": (*_PARSERS, "ParserValueError")},
+    "plugins.secrets.secrets_func": {"stoker.flows.secretsources": ("get_secret",)},
+    "profilers": {"stoker.flows.decorators": ("gpu_profile",)},
+    "runner.nbrun": {"stoker.flows.notebook": ("NBRunner",)},
+    "user_configs.config_parameters": {"stoker.flows.parameters": ("Config", "ConfigValue", "config_expr")},
+    "user_decorators.mutable_flow": {"stoker.flows.mutators": ("MutableFlow",)},
+    "user_decorators.mutable_step": {"stoker.flows.mutators": ("MutableStep",)},
+    "user_decorators.user_flow_decorator": {"stoker.flows.mutators": ("FlowMutator",)},
+    "user_decorators.user_step_decorator": _MUTATORS,
     "util": {"stoker.flows.standins": ("get_username", "is_stringish")},
 }
 """Module of Metaflow → module of Stoker → names that it has for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from stoker.flows.mutators import FlowMutator
 from stoker.flows.parameters import username
 
 
@@ -25,3 +26,10 @@ def get_username() -> str:
 def is_stringish(x: object) -> bool:
     """Whether a value is a text or bytes."""
     return isinstance(x, (str, bytes))
+
+
+class package_sources(FlowMutator):  # noqa: N801 the name of a decorator
+    """Files that Metaflow puts into a flow's code package; here code travels from where it is, without a package."""
+
+    def init(self, sources: Any, arcname: Any = None, suffixes: Any = None) -> None:
+        """Nothing is packed."""
