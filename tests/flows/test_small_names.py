@@ -153,7 +153,7 @@ def test_secrets_are_named_by_their_sources(
     assert get_secret({"id": "key.pem", "options": {"json": False}}) == {"key_pem": "text"}
     with pytest.raises(SettingsError, match="no JSON object"):
         get_secret({"id": "key.pem"})
-    with pytest.raises(SettingsError, match="cannot be read.*ResourceNotFound"):
+    with pytest.raises(SettingsError, match=r"cannot be read.*ResourceNotFound"):
         get_secret("absent")
     monkeypatch.setenv("A_1", "another")
     with pytest.raises(SettingsError, match="set to something else already"):
