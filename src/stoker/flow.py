@@ -184,6 +184,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "__version__": "stoker.flows.standins",
     "Artifact": "stoker.core.cards",
     "CaughtFailure": "stoker.core.flow",
     "Checkpoint": "stoker.flows.checkpoint",
@@ -277,9 +278,10 @@ class _Modules:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith("stoker.flow."):
             return None
-        from stoker.flows.modules import spec_of
+        from stoker.migrate.modules import spec_of
+        from stoker.migrate.names import fate_of
 
-        return spec_of(name, name.removeprefix("stoker.flow."))
+        return spec_of(name, name.removeprefix("stoker.flow."), lambda theirs: fate_of(theirs).message)
 
 
 sys.meta_path.append(_Modules)
@@ -311,8 +313,8 @@ def _decorator(name: str) -> Any:
         if refusal(name):
             # `from stoker.flow import vertex` would make another message of an AttributeError.
             raise RefusedName(refusal(name))
-        from stoker.flows.modules import is_served
         from stoker.migrate import metaflow
+        from stoker.migrate.modules import is_served
 
         if is_served(name):
             return importlib.import_module(f"stoker.flow.{name}")

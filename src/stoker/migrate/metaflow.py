@@ -185,7 +185,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
 """name → (state, how it differs or what to do instead), in the order of docs/flows.md."""
 
 MODULES: Final[Mapping[str, str]] = {
-    "metaflow.cards": "it has no counterpart; Markdown, Table, Image and Artifact of stoker.flow stand on a card",
+    "metaflow.cards": "a card has Markdown, Table, Image, Artifact and ProgressBar of stoker.flow",
     "metaflow.plugins": "Metaflow's plugins are not here; a decorator of yours may be written with "
     "@user_step_decorator",
     "metaflow.user_decorators": "MutableFlow, MutableStep, FlowMutator, StepMutator and UserStepDecorator are in "
@@ -203,9 +203,6 @@ MODULES: Final[Mapping[str, str]] = {
 DECORATOR_MODULES: Final = ("gpu_profile", "metaflow_gpu_profile")
 """Modules that offer `gpu_profile`: a file copied from the extension's repository, or its package.
 https://github.com/outerbounds/metaflow-gpu-profile"""
-
-CARDS: Final = ("Artifact", "Image", "Markdown", "Table")
-"""Names that both `metaflow.cards` and `stoker.flow` have."""
 
 CURRENT: Final[Mapping[str, str]] = {
     "card.refresh": "remove it: a card is shown when the task is done",
