@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from stoker.flows.standins import package_sources
     from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
 
+    cards: ModuleType
     datatools: ModuleType
     batch: Callable[..., Any]
     kubernetes: Callable[..., Any]
@@ -135,6 +136,7 @@ __all__ = [
     "batch",
     "cache",
     "card",
+    "cards",
     "catch",
     "checkpoint",
     "conda",

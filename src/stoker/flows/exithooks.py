@@ -54,9 +54,9 @@ def _call(kind: type[FlowInstance], hook: Callable[..., Any] | str, id: str) -> 
         takes = inspect.signature(function).parameters
         if "run" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values()):
             from stoker.client import Client
-            from stoker.flows.client import Run
+            from stoker.flows.client import view_of
 
-            function(run=Run(Client().run(id)))
+            function(run=view_of(Client().run(id)))
         else:
             function()
     except Exception:  # the user's own function

@@ -65,18 +65,11 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "card": (
         "works differently",
         (
-            "every task has a page; `current.card` takes `Markdown`, `Table`, `Image`, `Artifact`, `ProgressBar` "
-            "and `Frame`, all from `stoker.flow`; several `@card(id=…)` are parts of one page; `card view` writes "
-            "a file; no templates: `refresh` takes no data"
+            "every task has a page, on which its cards stand; `card view` writes a file; the type `default` "
+            "shows parts alone"
         ),
     ),
-    "cards": (
-        "not here",
-        (
-            "its `Markdown`, `Table`, `Image`, `Artifact` and `ProgressBar` are in `stoker.flow`; charts of your own "
-            "are an `Image` or a `Frame`"
-        ),
-    ),
+    "cards": ("works differently", "`VegaChart` draws lines and areas, without a network; `Frame` is more"),
     "parallel": ("works", "`num_parallel` alone does it"),
     "pytorch_parallel": (
         "works differently",
