@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
     from stoker.core.cards import Artifact, Frame, Image, Markdown, ProgressBar, Table
     from stoker.core.flow import CaughtFailure
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
         Task,
     )
     from stoker.flows.current import current
+    from stoker.flows.datatools import S3
     from stoker.flows.decorators import (
         accelerate,
+        airflow_external_task_sensor,
+        airflow_s3_key_sensor,
         cache,
         card,
         catch,
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
         conda_base,
         deepspeed,
         environment,
+        exit_hook,
         gpu_profile,
         mpi,
         parallel,
@@ -48,9 +53,13 @@ if TYPE_CHECKING:
         secrets,
         timeout,
         torchrun,
+        trigger,
+        trigger_on_finish,
         uv,
     )
+    from stoker.flows.events import namespaced_event_name
     from stoker.flows.instance import step
+    from stoker.flows.multicore import parallel_imap_unordered, parallel_map, profile
     from stoker.flows.mutators import FlowMutator, MutableFlow, MutableStep, StepMutator
     from stoker.flows.namespaces import (
         default_metadata,
@@ -60,6 +69,7 @@ if TYPE_CHECKING:
         metadata,
         namespace,
     )
+    from stoker.flows.notebook import NBRunner
     from stoker.flows.parameters import (
         Config,
         ConfigValue,
@@ -69,16 +79,26 @@ if TYPE_CHECKING:
         Parameter,
         config_expr,
     )
+    from stoker.flows.parsers import (
+        conda_environment_yml_parser,
+        pyproject_toml_parser,
+        requirements_txt_parser,
+        yaml_parser,
+    )
     from stoker.flows.runner import ExecutingRun, Runner
     from stoker.flows.spec import FlowSpec
+    from stoker.flows.standins import package_sources
     from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
 
+    cards: ModuleType
+    datatools: ModuleType
     batch: Callable[..., Any]
     kubernetes: Callable[..., Any]
     ray: Callable[..., Any]
     slurm: Callable[..., Any]
 
 __all__ = [
+    "S3",
     "USER_SKIP_STEP",
     "Artifact",
     "CaughtFailure",
@@ -99,6 +119,7 @@ __all__ = [
     "Metaflow",
     "MutableFlow",
     "MutableStep",
+    "NBRunner",
     "Parameter",
     "ProgressBar",
     "Run",
@@ -110,19 +131,25 @@ __all__ = [
     "Task",
     "UserStepDecorator",
     "accelerate",
+    "airflow_external_task_sensor",
+    "airflow_s3_key_sensor",
     "batch",
     "cache",
     "card",
+    "cards",
     "catch",
     "checkpoint",
     "conda",
     "conda_base",
+    "conda_environment_yml_parser",
     "config_expr",
     "current",
+    "datatools",
     "deepspeed",
     "default_metadata",
     "default_namespace",
     "environment",
+    "exit_hook",
     "get_metadata",
     "get_namespace",
     "gpu_profile",
@@ -130,12 +157,19 @@ __all__ = [
     "metadata",
     "mpi",
     "namespace",
+    "namespaced_event_name",
+    "package_sources",
     "parallel",
+    "parallel_imap_unordered",
+    "parallel_map",
+    "profile",
     "project",
     "pypi",
     "pypi_base",
+    "pyproject_toml_parser",
     "pytorch_parallel",
     "ray",
+    "requirements_txt_parser",
     "resources",
     "retry",
     "schedule",
@@ -144,12 +178,15 @@ __all__ = [
     "step",
     "timeout",
     "torchrun",
+    "trigger",
+    "trigger_on_finish",
     "user_step_decorator",
     "uv",
+    "yaml_parser",
 ]
 
 _HOMES = {
-    "USER_SKIP_STEP": "stoker.flows.user_decorators",
+    "__version__": "stoker.flows.standins",
     "Artifact": "stoker.core.cards",
     "CaughtFailure": "stoker.core.flow",
     "Checkpoint": "stoker.flows.checkpoint",
@@ -159,8 +196,8 @@ _HOMES = {
     "ExecutingRun": "stoker.flows.runner",
     "Flow": "stoker.flows.client",
     "FlowMutator": "stoker.flows.mutators",
-    "Frame": "stoker.core.cards",
     "FlowSpec": "stoker.flows.spec",
+    "Frame": "stoker.core.cards",
     "Image": "stoker.core.cards",
     "IncludeFile": "stoker.flows.parameters",
     "JSONType": "stoker.flows.parameters",
@@ -169,23 +206,29 @@ _HOMES = {
     "Metaflow": "stoker.flows.client",
     "MutableFlow": "stoker.flows.mutators",
     "MutableStep": "stoker.flows.mutators",
+    "NBRunner": "stoker.flows.notebook",
     "Parameter": "stoker.flows.parameters",
     "ProgressBar": "stoker.core.cards",
     "Run": "stoker.flows.client",
     "Runner": "stoker.flows.runner",
-    "Step": "stoker.flows.client",
+    "S3": "stoker.flows.datatools",
     "Secret": "stoker.core.secret",
+    "Step": "stoker.flows.client",
     "StepMutator": "stoker.flows.mutators",
     "Table": "stoker.core.cards",
     "Task": "stoker.flows.client",
+    "USER_SKIP_STEP": "stoker.flows.user_decorators",
     "UserStepDecorator": "stoker.flows.user_decorators",
     "accelerate": "stoker.flows.decorators",
+    "airflow_external_task_sensor": "stoker.flows.decorators",
+    "airflow_s3_key_sensor": "stoker.flows.decorators",
     "cache": "stoker.flows.decorators",
     "card": "stoker.flows.decorators",
     "catch": "stoker.flows.decorators",
     "checkpoint": "stoker.flows.decorators",
     "conda": "stoker.flows.decorators",
     "conda_base": "stoker.flows.decorators",
+    "conda_environment_yml_parser": "stoker.flows.parsers",
     "config_expr": "stoker.flows.parameters",
     "current": "stoker.flows.current",
     "deepspeed": "stoker.flows.decorators",
@@ -194,15 +237,23 @@ _HOMES = {
     "environment": "stoker.flows.decorators",
     "get_metadata": "stoker.flows.namespaces",
     "get_namespace": "stoker.flows.namespaces",
+    "exit_hook": "stoker.flows.decorators",
     "gpu_profile": "stoker.flows.decorators",
     "metadata": "stoker.flows.namespaces",
     "mpi": "stoker.flows.decorators",
     "namespace": "stoker.flows.namespaces",
+    "namespaced_event_name": "stoker.flows.events",
+    "package_sources": "stoker.flows.standins",
     "parallel": "stoker.flows.decorators",
+    "parallel_imap_unordered": "stoker.flows.multicore",
+    "parallel_map": "stoker.flows.multicore",
+    "profile": "stoker.flows.multicore",
     "project": "stoker.flows.decorators",
     "pypi": "stoker.flows.decorators",
     "pypi_base": "stoker.flows.decorators",
+    "pyproject_toml_parser": "stoker.flows.parsers",
     "pytorch_parallel": "stoker.flows.decorators",
+    "requirements_txt_parser": "stoker.flows.parsers",
     "resources": "stoker.flows.decorators",
     "retry": "stoker.flows.decorators",
     "schedule": "stoker.flows.decorators",
@@ -210,8 +261,11 @@ _HOMES = {
     "step": "stoker.flows.instance",
     "timeout": "stoker.flows.decorators",
     "torchrun": "stoker.flows.decorators",
+    "trigger": "stoker.flows.decorators",
+    "trigger_on_finish": "stoker.flows.decorators",
     "user_step_decorator": "stoker.flows.user_decorators",
     "uv": "stoker.flows.decorators",
+    "yaml_parser": "stoker.flows.parsers",
 }
 
 
@@ -226,9 +280,10 @@ class _Modules:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith("stoker.flow."):
             return None
-        from stoker.flows.modules import spec_of
+        from stoker.migrate.modules import spec_of
+        from stoker.migrate.names import fate_of
 
-        return spec_of(name, name.removeprefix("stoker.flow."))
+        return spec_of(name, name.removeprefix("stoker.flow."), lambda theirs: fate_of(theirs).message)
 
 
 sys.meta_path.append(_Modules)
@@ -260,8 +315,8 @@ def _decorator(name: str) -> Any:
         if refusal(name):
             # `from stoker.flow import vertex` would make another message of an AttributeError.
             raise RefusedName(refusal(name))
-        from stoker.flows.modules import is_served
         from stoker.migrate import metaflow
+        from stoker.migrate.modules import is_served
 
         if is_served(name):
             return importlib.import_module(f"stoker.flow.{name}")
@@ -272,3 +327,29 @@ def _decorator(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _main() -> None:
+    """`python -m stoker.flow FILE COMMAND …`: `python FILE COMMAND …` with the hook of `core.metaflow`."""
+    import os
+
+    from stoker.core import metaflow
+    from stoker.core.errors import StokerError, UsageError
+
+    try:
+        if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+            raise UsageError("no file is named", fix="python -m stoker.flow FILE run …")
+        if not os.path.isfile(sys.argv[1]):
+            raise UsageError(f"there is no file {sys.argv[1]}", fix="python -m stoker.flow FILE run …")
+        metaflow.install()
+    except StokerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+    own = len(sys.orig_argv) - len(sys.argv) + 1
+    flags = [word for word in sys.orig_argv[1:own] if word not in ("-m", __spec__.name, f"-m{__spec__.name}")]
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *flags, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    _main()

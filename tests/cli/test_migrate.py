@@ -33,7 +33,7 @@ from stoker.pipelines.options import PipelineOptions
 FILES = Path(__file__).parent / "migrate"
 LEFT = {
     "metaflow_alias.py": [],
-    "metaflow_batch.py": ["S3", "VegaChart", "current.card.refresh"],
+    "metaflow_batch.py": ["Deployer", "VegaChart", "current.card.refresh"],
     "metaflow_gpu.py": [],
     "zenml_accelerate.py": [],
     "zenml_bare.py": [],
@@ -183,7 +183,7 @@ def test_nothing_is_changed_without_write(project: Any) -> None:
 def test_what_is_left_has_lines_and_an_exit_code(project: Any) -> None:
     shutil.copy(FILES / "metaflow_batch.py", project.folder / "flow.py")
     shown = project.stoker("migrate", "flow.py", code=1)
-    assert "flow.py:4: by hand: S3: `fsspec` or `boto3` in the step" in shown.stderr
+    assert "flow.py:4: by hand: Deployer: there is no deployer" in shown.stderr
     written = project.stoker("migrate", "flow.py", "--write", code=1)
     assert "--- flow.py" not in written.stdout
     lines = (project.folder / "flow.py").read_text().splitlines()
@@ -316,7 +316,15 @@ def test_the_missing_package_names_the_extra(project: Any) -> None:
         ("from zenml import step, \\\n    pipeline\n", "from stoker import step, \\\n    pipeline\n"),
         ("import metaflow as mf\nmf.FlowSpec\n", "import stoker.flow as mf\nmf.FlowSpec\n"),
         ("import metaflow\nmetaflow.FlowSpec\n", "import stoker.flow\nstoker.flow.FlowSpec\n"),
-        ("from metaflow.cards import Markdown\n", "from stoker.flow import Markdown\n"),
+        ("from metaflow.cards import Markdown\n", "from stoker.flow.cards import Markdown\n"),
+        (
+            "def f():\n    from metaflow.plugins.datatools import s3\n    return s3\n",
+            "def f():\n    from stoker.flow.plugins.datatools import s3\n    return s3\n",
+        ),
+        (
+            "import metaflow.exception\nmetaflow.exception.MetaflowNotFound\n",
+            "import stoker.flow.exception\nstoker.flow.exception.MetaflowNotFound\n",
+        ),
         ("from metaflow.client import Flow\n", "from stoker.flow import Flow\n"),
         ("from gpu_profile import gpu_profile\n", "from gpu_profile import gpu_profile\n"),
         ("from .zenml import step\n", "from .zenml import step\n"),
@@ -370,7 +378,7 @@ def test_options(before: str, after: str, project: Any) -> None:
         ("import zenml\nzenml.log_metadata({})\n", [(2, "zenml.log_metadata")]),
         ("import zenml\nprint(zenml.__version__)\n", [(2, "zenml.__version__")]),
         ("import zenml\nprint(zenml)\n", [(2, "zenml")]),
-        ("import metaflow\nmetaflow.S3\nmetaflow.FlowSpec\n", [(2, "metaflow.S3")]),
+        ("import metaflow\nmetaflow.Deployer\nmetaflow.FlowSpec\n", [(2, "metaflow.Deployer")]),
         ("from zenml import step\n@step(experiment_tracker='x')\ndef f(): ...\n", [(2, "experiment_tracker")]),
         ("from zenml import step\n@step(\n    rety=1,\n)\ndef f(): ...\n", [(3, "rety")]),
         (
@@ -398,8 +406,8 @@ def test_what_is_left(text: str, found: list[tuple[int, str]]) -> None:
 
 
 def test_what_is_left_is_still_imported() -> None:
-    assert code("import metaflow as mf\nmf.S3\nmf.FlowSpec\n") == (
-        "import metaflow as mf\nimport stoker.flow\nmf.S3\nstoker.flow.FlowSpec\n"
+    assert code("import metaflow as mf\nmf.Deployer\nmf.FlowSpec\n") == (
+        "import metaflow as mf\nimport stoker.flow\nmf.Deployer\nstoker.flow.FlowSpec\n"
     )
     assert code("from zenml import get_step_context as g\na = g\ng().step\n") == (
         "from zenml import get_step_context as g\nfrom stoker import context\na = g\ncontext.step\n"
@@ -440,8 +448,8 @@ def test_advice_repeats_what_stands_above() -> None:
 def test_every_target_is_there() -> None:
     for name, (module, target) in migration_zenml.TARGETS.items():
         assert hasattr(__import__(module, fromlist=[target]), target), name
-    for name in (*migration_metaflow.NAMES, *migration_metaflow.CARDS):
-        fate = fate_of(f"metaflow.{'cards.' if name in migration_metaflow.CARDS else ''}{name}")
+    for name in migration_metaflow.NAMES:
+        fate = fate_of(f"metaflow.{name}")
         assert fate.kind == "gone" or fate.name in stoker.flow.__all__
     for name in migration_zenml.OPTIONS.values():
         assert name in PipelineOptions.__optional_keys__

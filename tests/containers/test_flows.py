@@ -1,8 +1,9 @@
-"""A flow on a stack whose orchestrator is a container engine: run, and resumed after a failure."""
+"""A flow of Metaflow's on a stack whose orchestrator is a container engine: run, and resumed after a failure."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -47,11 +48,12 @@ def test_a_flow_runs_and_resumes_in_containers(
     flag = project.folder / "flags" / "flag"
     flag.parent.mkdir()
     stack = STACK.replace("BASE", base_image).replace("FLAGS", str(flag.parent))
-    project.write({"stoker.toml": stack, "boxed.py": FLOW})
-    failed = project.run("boxed.py", "run", "--flag", str(flag), code=1)
+    project.write({"stoker.toml": stack, "boxed.py": FLOW.replace("stoker.flow", "metaflow")})
+    unchanged = [sys.executable, "-m", "stoker.flow", "boxed.py"]
+    failed = project.command([*unchanged, "run", "--flag", str(flag)], code=1)
     assert "not yet" in failed.stderr, failed.stderr
     flag.touch()
-    project.run("boxed.py", "resume")
+    project.command([*unchanged, "resume"])
     run, origin = project.client().runs()
     assert (run.status, run.origin, origin.status) == ("succeeded", origin.id, "failed")
     assert [line.text.startswith("made in ") for line in run.steps["end"].logs()][-1:] == [True]

@@ -10,7 +10,7 @@ import pytest
 
 import stoker.flow
 from stoker.core.errors import RefusedName
-from stoker.flows.modules import HOMES, homes_of
+from stoker.migrate.modules import HOMES, homes_of
 
 METAFLOW = """
 FlowSpec step current Parameter JSONType JSONTypeClass IncludeFile Config ConfigValue config_expr user_step_decorator
@@ -70,8 +70,8 @@ def test_every_served_module_has_the_names_of_its_table(module: str) -> None:
 
 
 def test_names_that_are_not_here_say_what_is() -> None:
-    with pytest.raises(RefusedName, match=r"metaflow\.exit_hook is not here: look at the exit code"):
-        exec("from stoker.flow import exit_hook")
+    with pytest.raises(RefusedName, match=r"metaflow\.Deployer is not here: there is no deployer"):
+        exec("from stoker.flow import Deployer")
     with pytest.raises(RefusedName, match=r"metaflow\.client\.nothing is not here"):
         exec("from stoker.flow.client import nothing")
     from stoker.flow import client

@@ -15,7 +15,7 @@ from typing import Any, Final, Iterator
 import attrs
 
 from stoker.cli.output import ScriptFailed
-from stoker.core import request
+from stoker.core import metaflow, request
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
 from stoker.core.usercode import raised_by_user, user_traceback
@@ -25,9 +25,9 @@ from stoker.run.program import Program, programs_of
 
 _INIT: Final = "__init__.py"
 _ELSEWHERE: Final = {
-    **dict.fromkeys(
-        ("zenml", "metaflow"), "`stoker migrate FILE` rewrites it for Stoker, with --write in the file itself"
-    ),
+    "zenml": "`stoker migrate FILE` rewrites it for Stoker, with --write in the file itself",
+    "metaflow": "`python -m stoker.flow FILE run` runs it as it is, and `stoker migrate FILE` rewrites it for Stoker, "
+    "with --write in the file itself",
     "kfp": "docs/guide/kubeflow.md says what each word of KFP becomes",
 }
 """A framework whose programs people bring, which a file imports and this Python lacks → what to do."""
@@ -72,6 +72,7 @@ def parse(text: str, pipeline: str = "") -> ProgramFile:
 def load(target: ProgramFile) -> ModuleType:
     """Import the file under another name than `__main__`: its main block does not run, and no pipeline either."""
     _target_on_path(target)
+    _stand_in_for_metaflow(target)
     name = target.stem
     loaded = sys.modules.get(name)
     if loaded is not None and not _same_file(loaded, target.path):
@@ -104,6 +105,7 @@ def execute(target: ProgramFile, line: CommandLine) -> Iterator[ModuleType]:
     main = ModuleType("__main__")
     argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
     _target_on_path(target)  # first: a package's modules are found from there
+    _stand_in_for_metaflow(target)
     spec = _spec(target)
     main.__dict__.update(
         __file__=target.path,
@@ -211,6 +213,31 @@ def _on_path(folder: str) -> None:
         sys.path[0] = folder
     else:
         sys.path.insert(0, folder)
+
+
+def _stand_in_for_metaflow(target: ProgramFile) -> None:
+    """Let `metaflow` be `stoker.flow` for a file with a flow of Metaflow's, and where there is no Metaflow to import.
+
+    A pipeline that reads Metaflow's results by the installed package goes on to do so.
+    """
+    try:
+        tree = ast.parse(Path(target.path).read_bytes())
+    except (SyntaxError, ValueError):
+        return  # executing the file reports it
+    names = {name for node in ast.walk(tree) for name in _names_of_metaflow(node)}
+    if "FlowSpec" in names or (names and not metaflow.is_there()):
+        metaflow.install()
+
+
+def _names_of_metaflow(node: ast.AST) -> list[str]:
+    """What a piece of code uses of Metaflow; "metaflow" for the module itself."""
+    if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == "metaflow":
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        return [root for alias in node.names if (root := alias.name.partition(".")[0]) == "metaflow"]
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "metaflow":
+        return [node.attr]
+    return []
 
 
 def _spec(target: ProgramFile) -> ModuleSpec | None:

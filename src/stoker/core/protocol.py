@@ -32,6 +32,8 @@ class FunctionSource:
     digest: str = ""
     argv: tuple[str, ...] = ()
     """The driver's `sys.argv`, which the process gets: a script may read its command line when it is imported."""
+    metaflow: bool = False
+    """Whether `import metaflow` means `stoker.flow` in it (`core.metaflow`)."""
 
 
 VERSION: Final = 1

@@ -12,12 +12,14 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.core import findings as checks
+from stoker.core import metaflow
 from stoker.core.errors import NotFound, StokerError, UsageError, nearest
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.version import VERSION
 from stoker.flows import options as flowoptions
 from stoker.flows import parameters
 from stoker.flows.definition import FlowDefinition
+from stoker.flows.exithooks import calling_hooks
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.report.streams import echo, say
 from stoker.run import commandline, start
@@ -100,11 +102,12 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
     line = COMMAND_LINE.get()
     if line is not None and argv is None:
         flow, request = commandline.take_call(FlowDefinition(kind), {}, line)
-        start.run(flow, {}, request)
+        with calling_hooks(kind, request) as request:
+            start.run(flow, {}, request)
         return
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = command(kind, words, f"python {os.path.basename(sys.argv[0])}")
+        code = command(kind, words, f"{metaflow.program()} {os.path.basename(sys.argv[0])}")
     except StokerError as error:
         sys.stdout.flush()
         say(f"error: {error}")
@@ -127,7 +130,7 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if name in ELSEWHERE:
         raise UsageError(f"there is no command '{name}' here", fix=ELSEWHERE[name])
     if name in OF_FILES | OF_RUNS:
-        file = [usage.removeprefix("python ")] if name in OF_FILES else []
+        file = [usage.rpartition(" ")[2]] if name in OF_FILES else []
         raise UsageError(f"there is no command '{name}' here", fix=shlex.join(["stoker", name, *file, *arguments]))
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
@@ -153,12 +156,14 @@ def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
         request = commandline.request(flow, accepted, options, arguments)
         if name == "check":
             return _check(flow, request)
-        start.run(flow, {}, request)
+        with calling_hooks(flow.written, request) as request:
+            start.run(flow, {}, request)
         return 0
     flow = flow.apply_options(options)
     request = commandline.apply_run_options(accepted, options, RunRequest())
     if name == "resume":
-        return _resume(flow, request, options.get("origin-run-id"), arguments)
+        with calling_hooks(flow.written, request) as request:
+            return _resume(flow, request, options.get("origin-run-id"), arguments)
     from stoker.flows import spin as cli_spin  # nearly all there is to import
 
     return cli_spin.command(flow, arguments, options, request, [option.flag for option in accepted])

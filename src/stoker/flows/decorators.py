@@ -16,7 +16,6 @@ import attrs
 
 from stoker.backends.base.backend import ACCELERATORS, RESOURCES, FlowDecorator
 from stoker.backends.registry import BACKENDS
-from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.resources import ResourceSettings
@@ -24,6 +23,7 @@ from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
 from stoker.core.usercode import caller
 from stoker.flows.parameters import fill_configs, is_unpacked, needs_configs
+from stoker.flows.secretsources import check_secrets
 from stoker.launchers.registry import LAUNCHERS
 from stoker.run.attached import resource_words
 from stoker.settings.options import layer_from
@@ -259,62 +259,6 @@ def platform_names() -> Iterator[str]:
             yield name
 
 
-_FIX: Final = "write 'env:NAME' or 'file:PATH'"
-
-
-def check_secrets(sources: Any) -> None:
-    """Refuse what is no source."""
-    if isinstance(sources, (str, Mapping)) or not isinstance(sources, Iterable):
-        raise SettingsError(f"sources={sources!r} is not a list", fix=_FIX)
-    for source in sources:
-        if isinstance(source, Mapping) and source.get("type") == "inline":
-            if not isinstance(source.get("options", {}).get("env_vars"), Mapping):
-                raise SettingsError("an inline source has options={'env_vars': {…}}", fix=_FIX)
-            continue
-        kind = str(source).partition(":")[0] if isinstance(source, str) else ""
-        if kind not in ("env", "file") or not str(source).partition(":")[2]:
-            raise SettingsError(f"{source!r} is no source of secrets here", fix=_FIX)
-
-
-def read_secrets(sources: Iterable[Any]) -> dict[str, str]:
-    """The variables of all sources; one that two of them give is an error."""
-    secrets_by_name: dict[str, str] = {}
-    for source in sources:
-        for name, value in _read_source(source).items():
-            if secrets_by_name.get(name, value) != value:
-                raise SettingsError(f"two sources of secrets give {name}", fix="remove one of them")
-            secrets_by_name[name] = value
-    return secrets_by_name
-
-
-def _read_source(source: Any) -> dict[str, str]:
-    if isinstance(source, Mapping):
-        return {str(name): str(value) for name, value in source["options"]["env_vars"].items()}
-    kind, _, names = str(source).partition(":")
-    if kind == "file":
-        return _read_file(names)
-    missing = [name for name in names.split(",") if name not in os.environ]
-    if missing:
-        raise SettingsError(f"the secret {missing[0]} is not set where the step runs", fix=f"export {missing[0]}=…")
-    return {name: os.environ[name] for name in names.split(",")}
-
-
-def _read_file(path: str) -> dict[str, str]:
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the secrets of {path} cannot be read: {error}", fix="name another file") from None
-    if text.lstrip().startswith("{"):
-        try:
-            return {str(name): str(value) for name, value in parse_object(text).items()}
-        except SettingsError:
-            raise SettingsError(f"{path} is not JSON", fix='write {"NAME": "value"}') from None
-    lines = [line.strip() for line in text.splitlines()]
-    pairs = [line.removeprefix("export ").partition("=") for line in lines if line and not line.startswith("#")]
-    return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
-
-
 # Checks
 
 
@@ -386,6 +330,22 @@ def _schedule(values: Mapping[str, Any]) -> None:
         raise SettingsError(f"it says {' and '.join(intervals)}", fix="say one of them")
 
 
+def _trigger(values: Mapping[str, Any]) -> None:
+    given = [word for word in ("event", "events", "flow", "flows") if values.get(word)]
+    if len(given) != 1:
+        words = " or ".join(word for word in ("event", "events", "flow", "flows") if word in values)
+        raise SettingsError(f"it says {' and '.join(given) or 'nothing to wait for'}", fix=f"say {words}, one of them")
+
+
+def _exit_hook(values: Mapping[str, Any]) -> None:
+    hooks = [hook for word in ("on_success", "on_error") for hook in values[word]]
+    if not hooks:
+        raise SettingsError("it has neither on_success nor on_error", fix="write on_success=[function]")
+    wrong = next((hook for hook in hooks if not isinstance(hook, str) and not callable(hook)), None)
+    if wrong is not None:
+        raise SettingsError(f"{wrong!r} is neither a function nor the name of one", fix="write on_success=[function]")
+
+
 def _profile(values: Mapping[str, Any]) -> None:
     interval, prefix = values["interval"], values["artifact_prefix"]
     if not _is_number(interval) or interval <= 0:
@@ -429,6 +389,10 @@ def _unset(words: Iterable[str]) -> dict[str, Any]:
     return dict.fromkeys(words, UNSET)
 
 
+_SENSOR: Final = _unset(
+    ("timeout", "poke_interval", "mode", "exponential_backoff", "pool", "soft_fail", "name", "description")
+)
+"""Words of every sensor of Airflow's."""
 _SETTINGS: Final = tuple(field.name for field in attrs.fields(ResourceSettings))
 
 _OWN: Final[Mapping[str, DecoratorKind]] = {
@@ -535,6 +499,41 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
         check=_schedule,
         help="When the flow should run: kept with the flow for whoever deploys it; nothing here starts runs by itself.",
     ),
+    "trigger": DecoratorKind(
+        words={"event": None, "events": [], "options": {}},
+        of_flow=True,
+        check=_trigger,
+        help="The event that starts the flow where it is deployed: kept with the flow; nothing here waits for events.",
+    ),
+    "trigger_on_finish": DecoratorKind(
+        words={"flow": None, "flows": [], "options": {}},
+        of_flow=True,
+        check=_trigger,
+        help="The flow after which this one starts where both are deployed: kept with the flow; no run here waits.",
+    ),
+    "exit_hook": DecoratorKind(
+        words={"on_success": [], "on_error": [], "options": {}},
+        of_flow=True,
+        many=True,
+        check=_exit_hook,
+        help="Functions to call when a run is over, with `run` if they take it: `on_success=[…]`, `on_error=[…]`.",
+    ),
+    "airflow_external_task_sensor": DecoratorKind(
+        words={
+            **_SENSOR,
+            **_unset(("external_dag_id", "external_task_ids", "allowed_states", "failed_states")),
+            **_unset(("execution_delta", "check_existence")),
+        },
+        of_flow=True,
+        many=True,
+        help="A task of Airflow's that the flow waits for where it is deployed there: kept with the flow.",
+    ),
+    "airflow_s3_key_sensor": DecoratorKind(
+        words={**_SENSOR, **_unset(("bucket_key", "bucket_name", "wildcard_match", "aws_conn_id", "verify"))},
+        of_flow=True,
+        many=True,
+        help="An object that the flow waits for where it is deployed on Airflow: kept with the flow.",
+    ),
     "pypi_base": DecoratorKind(
         words=_unset(WORDS["pypi"]),
         of_flow=True,
@@ -611,6 +610,11 @@ mpi = decorator("mpi")
 cache = decorator("cache")
 project = decorator("project")
 schedule = decorator("schedule")
+trigger = decorator("trigger")
+trigger_on_finish = decorator("trigger_on_finish")
+exit_hook = decorator("exit_hook")
+airflow_external_task_sensor = decorator("airflow_external_task_sensor")
+airflow_s3_key_sensor = decorator("airflow_s3_key_sensor")
 pypi_base = decorator("pypi_base")
 conda_base = decorator("conda_base")
 

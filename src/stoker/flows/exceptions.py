@@ -197,3 +197,45 @@ def failure_of(facts: Mapping[str, Any], step: str, *, caught: bool = False) -> 
         message=message,
         traceback=str(error.get("traceback", "")),
     )
+
+
+class MetaflowS3Exception(MetaflowException):
+    """An object store could not be reached, or did not do what it was asked for."""
+
+    headline = "S3 access failed"
+
+
+class MetaflowS3NotFound(MetaflowS3Exception):
+    """There is no such object."""
+
+    headline = "S3 object not found"
+
+
+class MetaflowS3AccessDenied(MetaflowS3Exception):
+    """The credentials do not allow it."""
+
+    headline = "S3 access denied"
+
+
+class MetaflowS3URLException(MetaflowS3Exception):
+    """An address or a key that names no place."""
+
+    headline = "Invalid address"
+
+
+class MetaflowS3InvalidObject(MetaflowS3Exception):
+    """A value that is neither text nor bytes nor an open file."""
+
+    headline = "Not a string-like object"
+
+
+class MetaflowS3InvalidRange(MetaflowS3Exception):
+    """A part that the object does not have."""
+
+    headline = "S3 invalid range"
+
+
+class MetaflowS3InsufficientDiskSpace(MetaflowS3Exception):
+    """A disk is full."""
+
+    headline = "Insufficient disk space"

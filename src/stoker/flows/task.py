@@ -30,9 +30,9 @@ from stoker.flows import current as flowcurrent
 from stoker.flows import mutators as flowmutators
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
-from stoker.flows.decorators import read_secrets
 from stoker.flows.instance import TASK, Transition, constants_of, parameters_of
 from stoker.flows.parameters import Config
+from stoker.flows.secretsources import read_secrets
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.previewing import with_preview
@@ -126,7 +126,7 @@ class FlowTask:
         method: Callable[..., Any] = getattr(self.flow, self.place["step"])
         secrets = self.note("secrets")
         if secrets is not None:
-            os.environ.update(read_secrets(secrets["sources"]))
+            os.environ.update(read_secrets(**secrets))
         inputs = None
         if self._joined is not None:
             inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs, self)

@@ -60,23 +60,19 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "environment": ("works", ""),
     "secrets": (
         "works differently",
-        "sources are `env:NAME`, `file:PATH` and inline ones; clouds' stores follow with their backends",
+        (
+            "sources are `env:NAME`, `file:PATH`, `aws-secrets-manager.NAME` and inline ones; those of "
+            "Google and Azure are refused"
+        ),
     ),
     "card": (
         "works differently",
         (
-            "every task has a page; `current.card` takes `Markdown`, `Table`, `Image`, `Artifact`, `ProgressBar` "
-            "and `Frame`, all from `stoker.flow`; several `@card(id=…)` are parts of one page; `card view` writes "
-            "a file; no templates: `refresh` takes no data"
+            "every task has a page, on which its cards stand; `card view` writes a file; the type `default` "
+            "shows parts alone"
         ),
     ),
-    "cards": (
-        "not here",
-        (
-            "its `Markdown`, `Table`, `Image`, `Artifact` and `ProgressBar` are in `stoker.flow`; charts of your own "
-            "are an `Image` or a `Frame`"
-        ),
-    ),
+    "cards": ("works differently", "`VegaChart` draws lines and areas, without a network; `Frame` is more"),
     "parallel": ("works", "`num_parallel` alone does it"),
     "pytorch_parallel": (
         "works differently",
@@ -97,11 +93,20 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "conda_base": ("works differently", "as above"),
     "project": ("works differently", "tags runs; nothing is deployed"),
     "schedule": ("works differently", "noted; start `python flow.py run` from cron, CI or a scheduler"),
-    "trigger": ("not here", "nothing here waits for events; start a run from what sends them"),
-    "trigger_on_finish": ("not here", "start the next run at the end of the first, by `Runner`"),
-    "exit_hook": ("not here", "look at the exit code, or at `Runner(…).run().status`"),
-    "airflow_external_task_sensor": ("not here", "there is no Airflow deployer"),
-    "airflow_s3_key_sensor": ("not here", "there is no Airflow deployer"),
+    "trigger": (
+        "works differently",
+        "noted, as `schedule` is; nothing here waits for events: start a run from what sends them",
+    ),
+    "trigger_on_finish": (
+        "works differently",
+        "noted, as `schedule` is; start the next run at the end of the first, by `Runner`",
+    ),
+    "exit_hook": (
+        "works differently",
+        "the functions are called in the process that started the run, and see what that has in memory",
+    ),
+    "airflow_external_task_sensor": ("works differently", "noted; there is no Airflow deployer"),
+    "airflow_s3_key_sensor": ("works differently", "noted; there is no Airflow deployer"),
     "Metaflow": ("works", ""),
     "Flow": ("works", ""),
     "Run": ("works differently", "`code` and `trigger` are None; a failed run is `finished`"),
@@ -122,21 +127,30 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
         "works differently",
         "options of the command line as keywords; `spin` returns an `ExecutingRun`, which has `.task`",
     ),
-    "NBRunner": ("not here", "write the flow to a file with `%%writefile`, and `Runner` it"),
+    "NBRunner": (
+        "works differently",
+        "takes the imports, functions and values that the flow needs from other cells, too",
+    ),
     "Deployer": ("not here", "there is no deployer; schedule `python flow.py run`"),
     "DeployedFlow": ("not here", "as above"),
     "NBDeployer": ("not here", "as above"),
-    "S3": ("not here", "`fsspec` or `boto3` in the step; the artifact store may be S3"),
-    "datatools": ("not here", "as above"),
-    "parallel_map": ("not here", "a foreach, or `concurrent.futures` in the step"),
-    "parallel_imap_unordered": ("not here", "as above"),
-    "profile": ("not here", "`stoker show` has times, CPU and memory of every task"),
-    "package_sources": ("not here", "code is read where it is"),
-    "namespaced_event_name": ("not here", "there are no events"),
-    "yaml_parser": ("not here", '`Config("config", default="c.yaml", parser=yaml.safe_load)`'),
-    "requirements_txt_parser": ("not here", "give a Config a `parser=` that returns the packages"),
-    "pyproject_toml_parser": ("not here", "give a Config `parser=tomllib.loads`"),
-    "conda_environment_yml_parser": ("not here", "give a Config a `parser=` that returns the packages"),
+    "S3": (
+        "works differently",
+        (
+            "`run=` keeps files in the folder `data` of the artifact store; a root may be a folder, or any "
+            "URL that fsspec opens; `s3fs` instead of `boto3`"
+        ),
+    ),
+    "datatools": ("works differently", "it has `S3`, its objects and its errors"),
+    "parallel_map": ("works", ""),
+    "parallel_imap_unordered": ("works", ""),
+    "profile": ("works", "`stoker show` has times, CPU and memory of every task"),
+    "package_sources": ("works differently", "does nothing: code is read where it is, without a package"),
+    "namespaced_event_name": ("works", ""),
+    "yaml_parser": ("works", ""),
+    "requirements_txt_parser": ("works", ""),
+    "pyproject_toml_parser": ("works", ""),
+    "conda_environment_yml_parser": ("works", ""),
     "checkpoint": (
         "works differently",
         "also `eager`; `resume` takes checkpoints of unfinished tasks along; files are kept as they are; no card",
@@ -170,7 +184,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
 """name → (state, how it differs or what to do instead), in the order of docs/flows.md."""
 
 MODULES: Final[Mapping[str, str]] = {
-    "metaflow.cards": "it has no counterpart; Markdown, Table, Image and Artifact of stoker.flow stand on a card",
+    "metaflow.cards": "a card has Markdown, Table, Image, Artifact and ProgressBar of stoker.flow",
     "metaflow.plugins": "Metaflow's plugins are not here; a decorator of yours may be written with "
     "@user_step_decorator",
     "metaflow.user_decorators": "MutableFlow, MutableStep, FlowMutator, StepMutator and UserStepDecorator are in "
@@ -188,9 +202,6 @@ MODULES: Final[Mapping[str, str]] = {
 DECORATOR_MODULES: Final = ("gpu_profile", "metaflow_gpu_profile")
 """Modules that offer `gpu_profile`: a file copied from the extension's repository, or its package.
 https://github.com/outerbounds/metaflow-gpu-profile"""
-
-CARDS: Final = ("Artifact", "Image", "Markdown", "Table")
-"""Names that both `metaflow.cards` and `stoker.flow` have."""
 
 CURRENT: Final[Mapping[str, str]] = {
     "card.refresh": "remove it: a card is shown when the task is done",

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import attrs
 
-from stoker.migrate import metaflow, zenml
+from stoker.migrate import metaflow, modules, zenml
 
 Level = Literal["by hand", "differs", "hint"]
 FateKind = Literal["moved", "member", "call", "gone"]
@@ -75,8 +75,9 @@ def is_known(qualified: str) -> bool:
 
 
 def _fate_of_metaflow_name(module: str, name: str) -> Fate:
-    if module == "metaflow.cards" and name in metaflow.CARDS:
-        return Fate(kind="moved", module=metaflow.TARGET, name=name)
+    root, _, below = module.partition(".")
+    if root == "metaflow" and name not in metaflow.NAMES and modules.has(below, name):
+        return Fate(kind="moved", module=f"{metaflow.TARGET}.{below}".rstrip("."), name=name)
     for start, message in metaflow.MODULES.items():
         if f"{module}.{name}.".startswith(f"{start}."):
             return Fate(kind="gone", message=message)

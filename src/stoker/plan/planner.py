@@ -16,6 +16,7 @@ import attrs
 from stoker.backends.base.backend import ExpectsSteps, ProvesPlacement, RunningBackend, RunsInDriver, capability
 from stoker.backends.registry import BACKENDS
 from stoker.core import findings as checks
+from stoker.core import metaflow
 from stoker.core.artifact import from_wire
 from stoker.core.errors import (
     GraphError,
@@ -168,6 +169,7 @@ class Planner:
         located = self._sources.get(id(function))
         if located is None:
             source = sources.locate(function, where)
+            source = attrs.evolve(source, metaflow=metaflow.is_installed())
             if source.kind == "pickled":
                 source = attrs.evolve(source, digest=self.blobs.put(sources.pickled(function)))
             reading = read_function_code(function)

@@ -16,13 +16,14 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Callable
 
-from stoker.core import request
+from stoker.core import metaflow, request
 from stoker.core.errors import SourceError
 from stoker.core.protocol import FunctionSource
 
 
 def function_of(source: FunctionSource, read: Callable[[str], bytes]) -> Callable[..., Any]:
     """The plain function that a source names; `read` fetches an artifact's bytes by digest."""
+    _prepare(source)
     if source.kind == "pickled":
         import pickle
 
@@ -49,6 +50,7 @@ def object_of(source: FunctionSource) -> Any:
 
 def module_of(source: FunctionSource) -> ModuleType:
     """The user's module, imported once a process."""
+    _prepare(source)
     if source.root and source.root not in sys.path:
         sys.path.insert(0, source.root)
     # As the children of `multiprocessing` have it; the function may read it, too.
@@ -64,6 +66,11 @@ def module_of(source: FunctionSource) -> ModuleType:
         return module
     finally:
         request.WORKER = before
+
+
+def _prepare(source: FunctionSource) -> None:
+    if source.metaflow:
+        metaflow.install()
 
 
 def _parse_flags() -> None:

@@ -6,7 +6,7 @@ They have no files: a table says where their names live, and the module above le
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -25,6 +25,19 @@ _CLIENT: Final[Mapping[str, Sequence[str]]] = {
         *("get_namespace", "metadata", "namespace"),
     ),
 }
+_S3: Final = {
+    "stoker.flows.datatools": ("RangeInfo", "S3", "S3GetObject", "S3Object", "S3PutObject"),
+    "stoker.flows.exceptions": (
+        *("MetaflowS3AccessDenied", "MetaflowS3Exception", "MetaflowS3InsufficientDiskSpace"),
+        *("MetaflowS3InvalidObject", "MetaflowS3InvalidRange", "MetaflowS3NotFound", "MetaflowS3URLException"),
+    ),
+}
+_PARSERS: Final = ("conda_environment_yml_parser", "pyproject_toml_parser", "requirements_txt_parser")
+_MUTATORS: Final = {
+    "stoker.flows.mutators": ("FlowMutator", "MutableFlow", "MutableStep", "StepMutator"),
+    "stoker.flows.user_decorators": ("USER_SKIP_STEP", "UserStepDecorator", "user_step_decorator"),
+}
+
 HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "cards": {
         "stoker.core.cards": _COMPONENTS,
@@ -61,9 +74,45 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "plugins.catch_decorator": {"stoker.flows.exceptions": ("FailureHandledByCatch",)},
     "plugins.timeout_decorator": {"stoker.flows.exceptions": ("TimeoutException",)},
     "runner.metaflow_runner": {"stoker.flows.runner": ("ExecutingRun", "Runner")},
+    "datatools": _S3,
+    "decorators": {"stoker.flows.instance": ("step",)},
+    "flowspec": {"stoker.flows.spec": ("FlowSpec",)},
+    "integrations": {"stoker.flows.events": ("ArgoEvent",)},
+    "metaflow_version": {"stoker.flows.standins": ("get_version",)},
+    "version": {"stoker.flows.standins": ("metaflow_version",)},
+    "metaflow_profile": {"stoker.flows.multicore": ("profile",)},
+    "multicore_utils": {"stoker.flows.multicore": ("MulticoreException", "parallel_imap_unordered", "parallel_map")},
+    "plugins.argo.argo_events": {"stoker.flows.events": ("ArgoEvent", "ArgoEventException")},
+    "plugins.datatools": _S3,
+    "plugins.datatools.s3": _S3,
+    "plugins.datatools.s3.s3": _S3,
+    "plugins.namespaced_events": {"stoker.flows.events": ("namespaced_event_name",)},
+    "plugins.package_sources": {"stoker.flows.standins": ("package_sources",)},
+    "plugins.parsers": {"stoker.flows.parsers": ("yaml_parser",)},
+    "plugins.pypi.parsers": {"stoker.flows.parsers": (*_PARSERS, "ParserValueError")},
+    "plugins.secrets.secrets_func": {"stoker.flows.secretsources": ("get_secret",)},
+    "profilers": {"stoker.flows.decorators": ("gpu_profile",)},
+    "runner.nbrun": {"stoker.flows.notebook": ("NBRunner",)},
+    "user_configs.config_parameters": {"stoker.flows.parameters": ("Config", "ConfigValue", "config_expr")},
+    "user_decorators.mutable_flow": {"stoker.flows.mutators": ("MutableFlow",)},
+    "user_decorators.mutable_step": {"stoker.flows.mutators": ("MutableStep",)},
+    "user_decorators.user_flow_decorator": {"stoker.flows.mutators": ("FlowMutator",)},
+    "user_decorators.user_step_decorator": _MUTATORS,
     "util": {"stoker.flows.standins": ("get_username", "is_stringish")},
 }
 """Module of Metaflow → module of Stoker → names that it has for it."""
+
+OTHERS: Final = frozenset(
+    {
+        *("R", "cli", "cli_args", "cli_components", "clone_util", "cmd", "cmd_with_io", "datastore", "debug"),
+        *("event_logger", "events", "extension_support", "graph", "lint", "meta_files", "metadata_provider"),
+        *("metaflow_config", "metaflow_config_funcs", "metaflow_environment", "metaflow_git", "mflog", "monitor"),
+        *("package", "packaging_sys", "plugins", "procpoll", "pylint_wrapper", "runner", "runtime", "sidecar"),
+        *("system", "system_context", "tagging_util", "task", "tracing", "tuple_util", "tutorials"),
+        *("unbounded_foreach", "user_configs", "user_decorators", "vendor"),
+    }
+)
+"""Modules of Metaflow 2.19.39 that are not here, or only in part: an import says so in a sentence."""
 
 
 def homes_of(module: str) -> dict[str, str]:
@@ -76,13 +125,19 @@ def is_served(module: str) -> bool:
     return any(f"{known}.".startswith(f"{module}.") for known in HOMES)
 
 
+def has(module: str, name: str) -> bool:
+    """Whether a module of Metaflow, "" for the top, has a name here, which may be a module."""
+    return name in homes_of(module) or is_served(f"{module}.{name}".lstrip("."))
+
+
 class ServedModule(ModuleType):
     """A module whose names are imported from their homes when they are first used."""
 
-    def __init__(self, name: str, module: str) -> None:
+    def __init__(self, name: str, module: str, advice: Callable[[str], str]) -> None:
         super().__init__(name, f"Names of `metaflow.{module}`; docs/flows.md says how they differ.")
         self.__path__: list[str] = []
         self._module = module
+        self._advice = advice
         self._homes = homes_of(module)
         self.__all__ = sorted(self._homes)
 
@@ -93,26 +148,32 @@ class ServedModule(ModuleType):
             return value
         if name.startswith("_"):
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
-        from stoker.migrate.names import fate_of
-
         theirs = f"metaflow.{self._module}.{name}"
-        raise RefusedName(f"{theirs} is not here: {fate_of(theirs).message}")
+        raise RefusedName(f"{theirs} is not here: {self._advice(theirs)}")
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *self._homes})
 
 
 class _Served(Loader):
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, advice: Callable[[str], str]) -> None:
         self._module = module
+        self._advice = advice
 
     def create_module(self, spec: ModuleSpec) -> ServedModule:
-        return ServedModule(spec.name, self._module)
+        return ServedModule(spec.name, self._module, self._advice)
 
     def exec_module(self, module: ModuleType) -> None:
         """All is there: names come when they are used."""
 
 
-def spec_of(name: str, module: str) -> ModuleSpec | None:
-    """How the import system gets a module of Metaflow under a name; None for one that the table does not have."""
-    return ModuleSpec(name, _Served(module), is_package=True) if is_served(module) else None
+def spec_of(name: str, module: str, advice: Callable[[str], str]) -> ModuleSpec | None:
+    """How the import system gets a module of Metaflow under a name; None for a name that Metaflow has not either.
+
+    `advice` says what to do about a name of Metaflow's, such as `metaflow.tracing`, that is not here.
+    """
+    if is_served(module):
+        return ModuleSpec(name, _Served(module, advice), is_package=True)
+    if module.partition(".")[0] in OTHERS or is_served(module.partition(".")[0]):
+        raise RefusedName(f"metaflow.{module} is not here: {advice(f'metaflow.{module}')}")
+    return None
