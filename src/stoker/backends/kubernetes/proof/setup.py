@@ -12,6 +12,7 @@ import re
 from typing import Any, Final, Mapping
 
 from stoker.backends.base.backend import Preparation
+from stoker.backends.base.byhand import yaml_text
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.api.access import context_of
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
@@ -108,7 +109,9 @@ def prepare(
         finally:
             made_by.close()
 
-    return Preparation(text=rbac.yaml_text(objects), what=kinds, apply=apply if may else None)
+    return Preparation(
+        text="---\n".join(f"{yaml_text(each)}\n" for each in objects), what=kinds, apply=apply if may else None
+    )
 
 
 def device_step(options: Mapping[str, Any]) -> Mapping[str, Any] | None:

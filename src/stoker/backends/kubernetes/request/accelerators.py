@@ -29,15 +29,8 @@ _KEPT: Final = 0.06
 """The part of its memory that a driver may keep for itself: 15109 MiB are left of a T4's 16 GB. No two sizes in the
 catalog are that near to each other."""
 _FLAT: Final[Mapping[int, str]] = {
-    1: "1x1",
-    4: "2x2",
-    8: "2x4",
-    16: "4x4",
-    32: "4x8",
-    64: "8x8",
-    128: "8x16",
-    256: "16x16",
-}
+    1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16",
+}  # fmt: skip
 _SMALL: Final[Mapping[int, str]] = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 _SHAPES: Final[Mapping[str, Mapping[int, str]]] = {
     # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
@@ -61,15 +54,6 @@ _TPU_HOSTS: Final[Mapping[str, tuple[int, ...]]] = {
     "tpu-v7x": (1, 4),
 }
 """How many chips a node has; the nodes of a slice that spans several have 4 each."""
-_TPU_LABELS: Final[Mapping[str, str]] = {
-    # What today's node pools are called; the older names of a generation are in `nodelabels`.
-    "tpu-v3": "tpu-v3-slice",
-    "tpu-v4": "tpu-v4-podslice",
-    "tpu-v5e": "tpu-v5-lite-podslice",
-    "tpu-v5p": "tpu-v5p-slice",
-    "tpu-v6e": "tpu-v6e-slice",
-    "tpu-v7x": "tpu7x",
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -394,7 +378,7 @@ def _slice_selector(
     chips = request.count * resources.get("nodes", 1)
     topology = settings.get("tpu_topology") or _topology(kind.name, chips)
     assert topology is not None, "`_tpu_refusal` has refused it"
-    return {nodelabels.GKE_TPU: _TPU_LABELS[kind.name], nodelabels.GKE_TPU_TOPOLOGY: topology}
+    return {nodelabels.GKE_TPU: nodelabels.GKE_TPUS[kind.name][0], nodelabels.GKE_TPU_TOPOLOGY: topology}
 
 
 def _topology(generation: str, chips: int) -> str | None:
