@@ -22,7 +22,7 @@ from stoker.backends.base.byhand import (
 )
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes.api.access import UNKNOWN, KubernetesContext
-from stoker.backends.kubernetes.api.client import Cluster
+from stoker.backends.kubernetes.api.client import Cluster, reached
 from stoker.backends.kubernetes.platform import KubernetesPlatform
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request import pod as podprogram
@@ -89,11 +89,8 @@ class KubernetesBackend(Watched):
         """Whether the cluster has another node for a step; asks it, over a connection of its own."""
         from stoker.backends.kubernetes.proof.prove import has_other_place
 
-        cluster = Cluster(KubernetesSettings(**self._options), os.environ)
-        try:
+        with reached(self._options) as cluster:
             return has_other_place(step, self._options, cluster, cluster.namespace, avoid)
-        finally:
-            cluster.close()
 
     def may_detach(self, run: DetachedRun) -> None:
         """`UsageError` if a pod lacks what a driver needs; the cluster is not asked."""

@@ -17,7 +17,7 @@ from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed
-from stoker.backends.kubernetes.api.client import Cluster, delete
+from stoker.backends.kubernetes.api.client import Cluster, delete, existing
 from stoker.backends.kubernetes.api.follow import Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.explain.causes import JobEnd
 from stoker.backends.kubernetes.explain.pending import Explanations, Pending, patience_of
@@ -167,7 +167,7 @@ class KubernetesPlatform:
             if not secret["metadata"].get("ownerReferences"):
                 owner: Mapping[str, Any] | None = follower.jobs.things.get(name)
                 if k8sjobs.SET in secret["metadata"]["labels"]:
-                    owner = self._sender.existing(f"{k8sjobs.collection(namespace, 'JobSet')}/{name}")
+                    owner = existing(self._cluster, f"{k8sjobs.collection(namespace, 'JobSet')}/{name}")
                 if owner is not None:
                     self._sender.own(owner)
                 else:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import http.client
 import json
+import os
 import select
 import socket
 import ssl
@@ -577,6 +578,16 @@ class Inquiry:
         self._stream.close()
 
 
+@contextlib.contextmanager
+def reached(options: Mapping[str, Any], *, patience: float = TIMEOUT) -> Iterator[Cluster]:
+    """Within the block a client of the cluster that settings name; `SettingsError` where no kubeconfig names one."""
+    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=patience)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
 def delete(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
     """Delete an object; whether it was there."""
     try:
@@ -586,6 +597,16 @@ def delete(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
             raise
         return False
     return True
+
+
+def existing(cluster: Listing, path: str) -> dict[str, Any] | None:
+    """An object at its place in the API; None where it is not there."""
+    try:
+        return cluster.get(path)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 class Listing(Protocol):
@@ -610,6 +631,16 @@ def pages(cluster: Listing, path: str, *, limit: int = PAGE, **params: Any) -> I
 def items(cluster: Listing, path: str) -> list[dict[str, Any]]:
     """All objects of a list, page by page."""
     return [one for page in pages(cluster, path, limit=ITEMS) for one in page.get("items") or ()]
+
+
+def seen_items(cluster: Listing, path: str, *hidden: int) -> list[dict[str, Any]] | None:
+    """The same; None where this account may not see them (403), or the server answers with another of these codes."""
+    try:
+        return items(cluster, path)
+    except ApiError as error:
+        if error.status not in (403, *hidden):
+            raise
+        return None
 
 
 def next_page(page: Mapping[str, Any]) -> str:

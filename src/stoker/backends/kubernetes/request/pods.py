@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Mapping, Sequence
 
 import attrs
@@ -44,6 +47,18 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 """The label of everything that Stoker makes; its value is "stoker"."""
 GANG_LABEL: Final = "stoker/request"
 """The label that the pods of one job have in common."""
+
+
+@functools.cache
+def program(module: ModuleType) -> str:
+    """The text of a module that is the program of a pod."""
+    return Path(str(module.__file__)).read_text(encoding="utf-8")
+
+
+def run_variable(settings: KubernetesSettings, name: str) -> tuple[str, ...]:
+    """Runs a pod's program, which is a variable: a command that is executed later stands in a URL, of which proxies
+    take 8 kB."""
+    return str(settings.get("executable", "python3")), "-c", f"import os; exec(os.environ['{name}'])"
 
 
 @attrs.frozen(kw_only=True)
