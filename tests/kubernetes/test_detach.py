@@ -245,7 +245,7 @@ def test_nothing_is_shared_but_a_database_and_a_claim(
     (home / "stoker.toml").write_text((folder / "aside" / "stoker.toml").read_text())
     cluster.add_node("late", labels={"kind": "late"})
     run.until_begun()
-    cluster.wait(lambda: "it lasts" in project.stoker("logs", run.id, "lasting").stdout, 60.0)
+    cluster.wait(lambda: "it lasts" in project.stoker("logs", run.id, "lasting").stdout or time.sleep(0.5), 60.0)
     run.until_driven(1)
     # Another pod begins in an empty home; the logs of the first one stay.
     cluster.delete(f"/api/v1/namespaces/default/pods/{run.pod()}", gracePeriodSeconds=0)

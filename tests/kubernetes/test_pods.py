@@ -153,7 +153,6 @@ def request(resources: Mapping[str, Any], settings: Mapping[str, Any]) -> PodReq
         image="team/train:1",
         command=("python3", "-c", "pass"),
         environment={"WORD": "a b"},
-        secret_environment={"PASSWORD": ("digits-train-x7k2", "password")},
         labels={"stoker/run": "digits-1", "stoker/request": "0123456789abcdef"},
         mounts=[
             PodMount(name="stoker-job", source={"secret": {"secretName": "digits-train-x7k2"}}, path="/stoker/job")

@@ -12,14 +12,7 @@ import sys
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
-from stoker.backends.base.byhand import (
-    document_lines,
-    input_lines,
-    needs_command,
-    stop,
-    subshell,
-    yaml_text,
-)
+from stoker.backends.base.byhand import document_lines, input_lines, needs_command, stop, subshell, yaml_text
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes.api.access import UNKNOWN, KubernetesContext
 from stoker.backends.kubernetes.api.client import Cluster, reached
@@ -135,13 +128,7 @@ class KubernetesBackend(Watched):
             return KubernetesContext(context=UNKNOWN, server=UNKNOWN, namespace=UNKNOWN, cluster={}, user={})
 
     def _shown_entry(self, job: Job, settings: KubernetesSettings) -> Mapping[str, Any]:
-        return k8sjobs.entry(
-            k8sjobs.without_secrets(job),
-            self._site,
-            settings,
-            shares=self._shares,
-            environment={},
-        )
+        return k8sjobs.entry(k8sjobs.without_secrets(job), self._site, settings, shares=self._shares, environment={})
 
 
 # The script by which a person runs a rendered job by hand. Stoker's worker, which runs bring and take away, is made by

@@ -27,7 +27,7 @@ class Api(Protocol):
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """Create an object."""
 
-    def delete(self, path: str, *, grace: float | None = None, propagation: str = "Background") -> dict[str, Any]:
+    def delete(self, path: str, *, grace: float | None = None) -> dict[str, Any]:
         """Delete an object."""
 
 

@@ -1,12 +1,11 @@
 """How a Job ended and why, from the objects of the API. Pure.
 
 The caller hands over, as plain dicts: the Job in its last state; all pods of that Job (by the uid of their owner) that
-any watch or list has shown, each in its last state, also those that are deleted meanwhile; the events about the Job and
-about its pods, as far as they are known (none is needed); and with `gone` the uids of the objects, Job or pods, whose
-DELETED event has been seen. The functions may be called after each event, in any order of events between different
-watches: they return None until the end is certain, and then always the same. A Job whose pods are not shown as ended
-yet, or not at all, is not certain: `settled` says that nothing more will come of them, because the caller has listed
-them after the Job's end, or waited long enough.
+any watch or list has shown, each in its last state, also those that are deleted meanwhile; and with `gone` the uids of
+the objects, Job or pods, whose DELETED event has been seen. The functions may be called after each event, in any order
+of events between different watches: they return None until the end is certain, and then always the same. A Job whose
+pods are not shown as ended yet, or not at all, is not certain: `settled` says that nothing more will come of them,
+because the caller has listed them after the Job's end, or waited long enough.
 
 A Job's conditions say that it ended, its pods why. What is read first decides: the Job's condition, the pod's
 `DisruptionTarget`, the pod's `status.reason`, its `deletionTimestamp`, and at last how its containers ended.
@@ -15,7 +14,7 @@ A Job's conditions say that it ended, its pods why. What is read first decides: 
 from __future__ import annotations
 
 import re
-from typing import Any, Collection, Final, Iterable, Literal, Mapping, Sequence
+from typing import Any, Collection, Final, Literal, Mapping, Sequence
 
 import attrs
 
@@ -24,7 +23,6 @@ from stoker.backends.kubernetes.objects import (
     condition,
     creation,
     denied_condition,
-    events_of,
     failed_init,
     has_ended,
     has_index,
@@ -120,22 +118,13 @@ class JobEnd:
     """The name of the pod that decided; empty where none did."""
     node: str = ""
     """The node where that pod ran."""
-    moment: float | None = None
-    """When it happened, in seconds since the epoch, as far as the API says."""
     last_words: str = ""
     """What the container left as its termination message, or the end of its log where the pod asks for that."""
     hint: str = ""
     """Of "succeeded": what the user should know all the same, such as a child process killed for memory."""
 
 
-def end_of(
-    job: Object,
-    pods: Sequence[Object],
-    events: Iterable[Object] = (),
-    *,
-    gone: Collection[str] = (),
-    settled: bool = False,
-) -> JobEnd | None:
+def end_of(job: Object, pods: Sequence[Object], *, gone: Collection[str] = (), settled: bool = False) -> JobEnd | None:
     """How a Job ended as a whole, be it one pod or a gang; None as long as it has not, or the end is not certain."""
     succeeded = condition(job, "Complete") or condition(job, "SuccessCriteriaMet")
     if succeeded is not None:
@@ -148,22 +137,16 @@ def end_of(
             return _deadline(job, newest(pods))
         if not (settled and failed is not None) and not _all_are_shown(job, pods, gone):
             return None
-        return _failure(job, target, pods, events, gone)
+        return _failure(job, target, pods, gone)
     if _completions(job) == 1:
-        end = _pod_decides(job, newest(pods), pods, events, gone, per_index=False)
+        end = _pod_decides(job, newest(pods), pods, gone, per_index=False)
         if end is not None:
             return end
     return _deletion(job, pods, gone, settled=settled)
 
 
 def element_end(
-    job: Object,
-    index: int,
-    pods: Sequence[Object],
-    events: Iterable[Object] = (),
-    *,
-    gone: Collection[str] = (),
-    settled: bool = False,
+    job: Object, index: int, pods: Sequence[Object], *, gone: Collection[str] = (), settled: bool = False
 ) -> JobEnd | None:
     """How one element of a fan-out ended, an Indexed Job whose elements know nothing of each other.
 
@@ -173,14 +156,14 @@ def element_end(
     last = newest(pods)
     if condition(job, "Complete") or has_index(status.get("completedIndexes", ""), index):
         return attrs.evolve(_success(job, pods), index=index)
-    end = _pod_decides(job, last, pods, events, gone, per_index=True)
+    end = _pod_decides(job, last, pods, gone, per_index=True)
     shown = settled or (last is not None and has_ended(last, gone) and phase(last) != "Succeeded")
     failed = condition(job, "Failed")
     target = failed or condition(job, "FailureTarget")
     # The whole Job may be ended: by its deadline, or because too many others failed.
     late = target is not None and target.get("reason") == "DeadlineExceeded" and (failed is not None or shown)
     if end is None and shown and (has_index(status.get("failedIndexes") or "", index) or (target and not late)):
-        end = _blamed(job, last, pods, events, gone) if last is not None else _unseen(job)
+        end = _blamed(job, last, pods, gone) if last is not None else _unseen(job)
     elif end is None and late:
         end = _deadline(job, last)
     end = end or _deletion(job, pods, gone, settled=settled)
@@ -228,15 +211,13 @@ def _hint(pod: Object) -> str:
     return ""
 
 
-def _failure(
-    job: Object, target: Object, pods: Sequence[Object], events: Iterable[Object], gone: Collection[str]
-) -> JobEnd:
+def _failure(job: Object, target: Object, pods: Sequence[Object], gone: Collection[str]) -> JobEnd:
     if target.get("reason") == "DeadlineExceeded":
         return _deadline(job, newest(pods))
     culprit = _culprit(job, target, pods, gone)
     if culprit is None:
         return _unseen(job, target)
-    end = _blamed(job, culprit, pods, events, gone)
+    end = _blamed(job, culprit, pods, gone)
     if _completions(job) == 1:
         return end
     index = index_of(culprit)
@@ -266,11 +247,9 @@ def _unseen(job: Object, target: Object | None = None) -> JobEnd:
     return _failed(WORKER_LOST, f"Job {name_of(job)} failed, and none of its pods is left to say why{why}")
 
 
-def _blamed(
-    job: Object, pod: Object, pods: Sequence[Object], events: Iterable[Object], gone: Collection[str]
-) -> JobEnd:
+def _blamed(job: Object, pod: Object, pods: Sequence[Object], gone: Collection[str]) -> JobEnd:
     """What the decisive pod says, with the number of attempts that the Job made of it."""
-    end = _reading(pod, events) if _is_shown(pod) or uid(pod) not in gone else _vanished(pod)
+    end = _reading(pod) if _is_shown(pod) or uid(pod) not in gone else _vanished(pod)
     failures = sum(has_ended(each, gone) and _counts(job, each) != "ignored" for each in pods)
     if failures > 1 and _completions(job) == 1 and end.message.startswith("the step's code failed with"):
         words = end.message.replace("the step's code failed with", f"the step's code failed {failures} times with", 1)
@@ -307,8 +286,7 @@ def _vanished(pod: Object) -> JobEnd:
         f"the pod was removed before its end was seen: its node{_named(pod)} was lost, it was preempted, or somebody "
         "deleted it"
     )
-    end = JobEnd(state="interrupted", cause=KILLED, message=message, index=index_of(pod))
-    return attrs.evolve(end, pod=name_of(pod), node=node_of(pod))
+    return JobEnd(state="interrupted", cause=KILLED, message=message, index=index_of(pod), **_whose(pod))
 
 
 def _order_of_blame(pod: Object) -> tuple[int, float, int, int]:
@@ -316,7 +294,7 @@ def _order_of_blame(pod: Object) -> tuple[int, float, int, int]:
     own = disruption is not None or bool((pod.get("status") or {}).get("reason")) or not is_deleted(pod)
     moment = seconds(disruption.get("lastTransitionTime")) if disruption is not None else _end_moment(pod)
     # Times have whole seconds: of several in one second the one that says more comes first.
-    telling = _reading(pod, ()).cause not in (USER_ERROR, KILLED, CRASHED, WORKER_LOST)
+    telling = _reading(pod).cause not in (USER_ERROR, KILLED, CRASHED, WORKER_LOST)
     return (not own, moment if moment is not None else float("inf"), not telling, index_of(pod) or 0)
 
 
@@ -343,25 +321,18 @@ def _deletion(job: Object, pods: Sequence[Object], gone: Collection[str], *, set
     last = newest(pods)
     if last is not None and not is_deleted(last):
         # The pods were left behind by the deletion, and ended by themselves.
-        return _pod_success(last) if phase(last) == "Succeeded" else _reading(last, ())
+        return _pod_success(last) if phase(last) == "Succeeded" else _reading(last)
     ended = None if last is None else _terminated(main_status(last))
     forced = " (killed after the grace period)" if ended is not None and ended.get("exitCode") == _KILLED else ""
     message = f"cancelled{forced}: Job {name_of(job)} was deleted"
-    end = JobEnd(state="cancelled", cause=CANCELLED, message=message, exit_code=_exit_code(ended))
-    return attrs.evolve(end, **_whose(last))
+    return JobEnd(state="cancelled", cause=CANCELLED, message=message, exit_code=_exit_code(ended), **_whose(last))
 
 
 # What a pod decides before its Job says so
 
 
 def _pod_decides(
-    job: Object,
-    pod: Object | None,
-    pods: Sequence[Object],
-    events: Iterable[Object],
-    gone: Collection[str],
-    *,
-    per_index: bool,
+    job: Object, pod: Object | None, pods: Sequence[Object], gone: Collection[str], *, per_index: bool
 ) -> JobEnd | None:
     """The end of a Job of one pod, or of one element, where what the controller will make of the pod is certain."""
     if pod is None or uid(job) in gone or is_deleted(job) or condition(job, "FailureTarget"):
@@ -375,7 +346,7 @@ def _pod_decides(
     limit = spec.get("backoffLimitPerIndex") if per_index else spec.get("backoffLimit")
     counts = _counts(job, pod)
     if counts == "fails" or (counts == "counted" and limit == 0):
-        return _blamed(job, pod, pods, events, gone)
+        return _blamed(job, pod, pods, gone)
     return None
 
 
@@ -412,7 +383,7 @@ def _fits(rule: Object, pod: Object) -> bool:
 # What a pod says
 
 
-def _reading(pod: Object, events: Iterable[Object]) -> JobEnd:
+def _reading(pod: Object) -> JobEnd:
     """How a pod ended that did not succeed, read in the order in which its parts are to be believed."""
     disruption = condition(pod, "DisruptionTarget")
     status = pod.get("status") or {}
@@ -428,11 +399,9 @@ def _reading(pod: Object, events: Iterable[Object]) -> JobEnd:
         end = JobEnd(state="interrupted", cause=NODE_LOST, message=f"{message}; {_ADVICE[NODE_LOST]}", free=True)
     elif reason and not status.get("containerStatuses"):
         end = _rejected(pod, reason, said)
-    elif is_deleted(pod) and not events_of(pod, events, "Preempted"):
+    elif is_deleted(pod):
         message = "the pod was deleted, by a person or a program and not by its Job"
         end = JobEnd(state="interrupted", cause=KILLED, message=message)
-    elif is_deleted(pod):
-        end = JobEnd(state="interrupted", cause=PREEMPTED, message="preempted by a higher priority pod", free=True)
     else:
         end = _containers(pod, reason, said)
     ended = _terminated(main_status(pod))
@@ -576,8 +545,8 @@ def _failed(cause: str, message: str, *, exit_code: int | None = None) -> JobEnd
 
 
 def _whose(pod: Object | None) -> dict[str, Any]:
-    """The fields of an end that say which pod it is of, where that was, and when."""
-    return {} if pod is None else {"pod": name_of(pod), "node": node_of(pod), "moment": _end_moment(pod)}
+    """The fields of an end that say which pod it is of, and where that was."""
+    return {} if pod is None else {"pod": name_of(pod), "node": node_of(pod)}
 
 
 def _terminated(status: Object | None) -> Object | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from decimal import Decimal
-from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -87,8 +87,6 @@ class PodNeed:
     """The pod template as it is sent: `metadata` and `spec`."""
     pods: int = 1
     """How many of them must be there at once: the nodes of a gang."""
-    made: Collection[str] = ()
-    """Names of secrets and config maps that are made for the step when it is sent."""
     apis: Mapping[str, str] = attrs.field(factory=dict)
     """Groups of the API that its settings need besides Kubernetes' own → the setting, in words."""
     verbatim: Sequence[str] = ()
@@ -433,8 +431,6 @@ class _Facts:
 
     def _names(self, need: PodNeed, report: Reporter) -> Iterator[Finding]:
         for kind, named, setting in named_things(need.template.get("spec") or {}):
-            if named in need.made and kind in ("secret", "config map"):
-                continue
             path = _PATHS[kind].format(namespace=need.namespace, name=named)
             if self._exists(path) is False:
                 where = "" if kind in _CLUSTER_WIDE else f" in the namespace '{need.namespace}'"
@@ -455,14 +451,8 @@ _PATHS: Final[Mapping[str, str]] = {
     "runtime class": "/apis/node.k8s.io/v1/runtimeclasses/{name}",
 }
 _CLUSTER_WIDE: Final = ("priority class", "runtime class")
-_VARIABLES: Final = (
-    ("secretKeyRef", "name", "secret", "env"),
-    ("configMapKeyRef", "name", "config map", "env"),
-)
-_SOURCES: Final = (
-    ("secretRef", "name", "secret", "secrets"),
-    ("configMapRef", "name", "config map", "config_maps"),
-)
+_VARIABLES: Final = (("secretKeyRef", "name", "secret", "env"), ("configMapKeyRef", "name", "config map", "env"))
+_SOURCES: Final = (("secretRef", "name", "secret", "secrets"), ("configMapRef", "name", "config map", "config_maps"))
 _VOLUMES: Final = (
     ("secret", "secretName", "secret", "volumes"),
     ("configMap", "name", "config map", "volumes"),

@@ -473,10 +473,7 @@ def manifest(
     elements = [
         {"key": one.key, "kind": job_kind(one), "attempt": one.attempt, "digest": request_digest(one)} for one in jobs
     ]
-    annotations = {
-        ELEMENTS_OF: json.dumps(elements, separators=(",", ":")),
-        TOKEN: token_of(jobs, salt),
-    }
+    annotations = {ELEMENTS_OF: json.dumps(elements, separators=(",", ":")), TOKEN: token_of(jobs, salt)}
     count = nodes if nodes > 1 else len(jobs)
     request = pod_request(job, site, options, name=name, shares=shares)
     admitted = admission(request)

@@ -127,14 +127,7 @@ class WarmPods:
     """The pools of one driver. Everything is called in the watch's thread, and may raise `Away`."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        site: Site,
-        options: Mapping[str, Any],
-        host: PoolHost,
-        sender: Sender,
-        *,
-        shares: bool,
+        self, cluster: Cluster, site: Site, options: Mapping[str, Any], host: PoolHost, sender: Sender, *, shares: bool
     ) -> None:
         self._cluster = cluster
         self._sessions = PodSessions(cluster, options, stir=self.note)
@@ -199,7 +192,7 @@ class WarmPods:
         for pool in self._pools.values():
             if handle in pool.waiting:
                 pool.waiting.remove(handle)
-                self._finish(handle, failed(CANCELLED))
+                self.finish(handle, failed(CANCELLED))
                 return
         for pod in self._pods():
             if pod.orders.get(order.number) is handle:
@@ -227,15 +220,12 @@ class WarmPods:
         for pool in self._pools.values():
             yield from pool.pods
 
-    def _finish(self, handle: KubernetesHandle, status: JobStatus) -> None:
+    def finish(self, handle: KubernetesHandle, status: JobStatus) -> None:
+        """Note the end of a job."""
         _order(handle).status = status
         self._lost.pop(handle, None)
         self._doubted.pop(handle, None)
         self._host.change(handle)
-
-    def settle(self, handle: KubernetesHandle, status: JobStatus) -> None:
-        """Note the end of a job whose pod did not say it."""
-        self._finish(handle, status)
 
     def requeue(self, handle: KubernetesHandle) -> None:
         """Have a job wait for another pod: none has begun it, or the cluster took its pod away."""
@@ -337,7 +327,7 @@ class WarmPods:
         result = read_result(text) if text else None
         order.end = _status_of(handle, result, code)
         if (result is not None and result.ok) or handle.ending:
-            self._finish(handle, order.end)
+            self.finish(handle, order.end)
         else:  # it may have been asked to leave by the cluster, which is no fault of its
             killed = order.end.exit_code == -signal.SIGKILL and order.end.cause != HOST_OOM
             self._doubted[handle] = (pod, time.monotonic() + (KILLED_DOUBT if killed else DOUBT))
@@ -358,7 +348,7 @@ class WarmPods:
                 if pod.reason == "OOMKilled" and killed:
                     evidence = f"the node says that the memory of pod {pod.name} was full (OOMKilled)"
                     end = killed_for_memory(evidence, None, memory=handle.memory)
-                self._finish(handle, attrs.evolve(end, cause=CANCELLED) if handle.ending else end)
+                self.finish(handle, attrs.evolve(end, cause=CANCELLED) if handle.ending else end)
 
     def _is_taken(self, pod: PoolPod) -> bool:
         """Whether the cluster takes a pod away."""
@@ -592,7 +582,7 @@ class WarmPods:
             raise
         except BackendError as error:
             for handle in list(pool.waiting):
-                self._finish(handle, refusal(error))
+                self.finish(handle, refusal(error))
             pool.waiting.clear()
             return
         if count >= pool.wave:
@@ -654,7 +644,7 @@ class WarmPods:
                 pool.pods.remove(pod)
                 if thing is not None:
                     end_pod(self._cluster, pod.place.namespace, thing["metadata"]["name"], 0.0)
-                self._finish(handle, failed(pending.cause or "refused", pending.text))
+                self.finish(handle, failed(pending.cause or "refused", pending.text))
             else:
                 text, key = pending.text, pending.key
         for handle in pool.waiting:

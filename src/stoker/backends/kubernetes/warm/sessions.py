@@ -243,10 +243,7 @@ def logged_orders(log: bytes) -> tuple[dict[int, LoggedOrder], bool]:
             if kind == "end":
                 return orders, True
             current = LoggedOrder(
-                number=int(record["number"]),
-                mark=record["mark"],
-                begun=bool(record["begun"]),
-                code=record["code"],
+                number=int(record["number"]), mark=record["mark"], begun=bool(record["begun"]), code=record["code"]
             )
         else:
             texts.setdefault(json.dumps([kind, record.get("name", "")]), []).append(str(record.get("text", "")))
