@@ -174,17 +174,10 @@ def _policy_words(what: str) -> str:
 # What it means that a node cannot pull an image, from the runtime's message. The words are those of containerd, CRI-O
 # and the registries; a kubelet passes them on.
 
-WAITING: Final = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
-)
+WAITING: Final = frozenset({
+    "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+    "RegistryUnavailable", "SignatureValidationFailed",
+})  # fmt: skip
 """Reasons of waiting containers whose image is missing:
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go"""
 _BACK_OFF: Final = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: \w+: )?")
