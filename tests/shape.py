@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 604,  # Metaflow's modules, served from one table
     "lines of code": 101_800,  # elements of fan-outs that the driver need not keep
-    "lines of tests": 112_500,
+    "lines of tests": 110_700,
     "longest file": 1_045,
     "untyped mappings": 1_830,
 }
