@@ -476,6 +476,7 @@ def test_the_words_of_zenml_and_of_the_api() -> None:
         ({"accelerators": {"H1": {}}}, "there is no accelerator"),
         ({"affinity": {"x": object()}}, "cannot be written as JSON"),
         ({"grace_period": "soon"}, "not a duration"),
+        ({"port": 65536}, "65536 is no port"),
     ],
 )
 def test_mistakes_in_settings(settings: dict[str, Any], words: str) -> None:
