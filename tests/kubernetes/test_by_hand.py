@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 from tests.cli.byhand import code, paste, scripts
+from tests.kubernetes.drivers import stack
 from tests.kubernetes.server.cluster import LocalCluster
-from tests.kubernetes.test_runs import STACK
 
 # kubectl itself may not be installed where tests run: this does to the API server what it does for these commands.
 KUBECTL = """#!{python}
@@ -46,9 +46,7 @@ except urllib.error.HTTPError as error:
 
 
 def test_a_job_is_created_by_hand(project: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    project.write(
-        {"stoker.toml": STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable), "train.py": code()}
-    )
+    project.write({"stoker.toml": stack(cluster), "train.py": code()})
     programs = tmp_path / "programs"
     programs.mkdir()
     kubectl = programs / "kubectl"

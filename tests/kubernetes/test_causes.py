@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
 
 import pytest
@@ -27,137 +29,10 @@ class Expected(NamedTuple):
     free: bool = False
 
 
-def ended(state: str, cause: str, *words: str, **more: Any) -> Expected:
-    return Expected(state, cause, words, **more)
-
-
-DONE = ended("succeeded", "", "finished", code=0)
-NOT_ENDED: dict[str, Expected] = {}
-CANCELLED = ended("cancelled", status.CANCELLED, "cancelled", code=0)
-
-ENDS: dict[str, dict[str, Expected]] = {
-    # Scenario → Job → its end; Jobs that have not ended are left out.
-    "01-succeed": {"train": DONE},
-    "02-user-error-exit-1": {
-        "train": ended("failed", status.USER_ERROR, "the step's code failed with exit code 1", "log", code=1)
-    },
-    "02b-user-error-termination-message": {
-        "train": ended("failed", status.USER_ERROR, "the step's code failed", code=1)
-    },
-    "03-oom-killed": {
-        "train": ended("failed", status.HOST_OOM, "the step needed more than its memory limit (64Mi)", code=137)
-    },
-    "03b-exit-137-without-oom": {
-        "train": ended(
-            "failed",
-            status.KILLED,
-            "the process was killed (exit code 137), not by the container's memory limit",
-            code=137,
-        )
-    },
-    "04-child-oom-main-exits-0": {"train": DONE},
-    "04b-child-oom-main-exits-1": {
-        "train": ended(
-            "failed",
-            status.HOST_OOM,
-            "the step failed with exit code 1 after a child process was killed for memory",
-            code=1,
-        )
-    },
-    "05-unschedulable-too-many-gpus": NOT_ENDED,
-    "05b-unschedulable-node-selector": NOT_ENDED,
-    "05c-unschedulable-memory": NOT_ENDED,
-    "06-queued-for-gpus": {"first": DONE, "second": DONE},
-    "07-image-not-found": NOT_ENDED,
-    "07b-image-pull-unauthorized": NOT_ENDED,
-    "07c-image-never-pull": NOT_ENDED,
-    "07d-image-registry-unknown-host": NOT_ENDED,
-    "08-invalid-image-name": NOT_ENDED,
-    "09-missing-secret": NOT_ENDED,
-    "09b-missing-secret-created-later": {"train": DONE},
-    "09c-missing-configmap-volume": {"train": DONE},
-    "10-job-deadline": {"train": ended("failed", status.TIMED_OUT, "the step ran longer than its limit (4 s)")},
-    "10b-pod-deadline": {
-        "train": ended("failed", status.TIMED_OUT, "the step ran longer than its limit (4 s)", code=0)
-    },
-    "11-delete-background-sigterm": {"train": CANCELLED},
-    "11b-delete-foreground-sigterm": {"train": CANCELLED._replace(code=3)},
-    "11c-delete-sigterm-ignored": {
-        "train": ended("cancelled", status.CANCELLED, "cancelled (killed after the grace period)", code=137)
-    },
-    "11d-delete-default-orphans-pods": NOT_ENDED,
-    "11e-delete-pod-grace-0": {"train": CANCELLED._replace(code=None)},
-    "12-preempted": {"low": DONE._replace(words=("attempt 2 succeeded",)), "urgent": DONE},
-    "12b-evicted-by-api-drain": {"train": DONE._replace(words=("attempt 2 succeeded",))},
-    "13-retries-then-success": {"train": DONE._replace(words=("attempt 3 succeeded",))},
-    "13b-restart-in-place-crashloop": {
-        "train": DONE._replace(words=("finished after it was restarted in place twice",))
-    },
-    "13c-retries-exhausted": {
-        "train": ended("failed", status.USER_ERROR, "failed 2 times with exit code 9", code=9),
-    },
-    "14-indexed-gang-succeeds": {"gang": DONE},
-    "15-gang-member-fails-backofflimit-0": {
-        "gang": ended(
-            "failed",
-            status.USER_ERROR,
-            "rank 2",
-            "failed with exit code 1",
-            "the other ranks were stopped",
-            index=2,
-            code=1,
-        )
-    },
-    "15b-gang-member-fails-podfailurepolicy-failjob": {
-        "gang": ended("failed", status.USER_ERROR, "rank 2", "exit code 1", "were stopped", index=2, code=1)
-    },
-    "15c-gang-member-fails-per-index": {
-        "gang": ended("failed", status.USER_ERROR, "rank 2", "exit code 1", "the others finished", index=2, code=1)
-    },
-    "15d-gang-member-fails-per-index-maxfailed-0": {
-        "gang": ended("failed", status.USER_ERROR, "rank 2", "exit code 1", "were stopped", index=2, code=1)
-    },
-    "15e-gang-partly-scheduled": NOT_ENDED,
-    "16-node-lost-then-back": NOT_ENDED,
-    "16b-node-removed": NOT_ENDED,
-    "16c-only-node-lost-then-back": {"train": DONE},
-    "17-quota-on-jobs": {"one": DONE},
-    "17b-quota-on-gpus-job-accepted": NOT_ENDED,
-    "17c-pod-security-job-accepted": NOT_ENDED,
-    "17d-missing-service-account-job-accepted": NOT_ENDED,
-    "18-forbidden": NOT_ENDED,
-    "19-invalid-objects": NOT_ENDED,
-    "20-conflicts-and-not-found": {"train": CANCELLED._replace(code=137), "train again": DONE},
-    "21-watch-expired-and-ended": NOT_ENDED,
-    "22-log-endpoint": {"train": DONE, "two": DONE},
-    "23-entrypoint-missing": {
-        "train": ended("failed", status.REFUSED, "the command /app/train does not exist in the image", code=128)
-    },
-    "23b-command-not-found-in-shell": {
-        "train": ended("failed", status.USER_ERROR, "exit code 127: command not found", code=127)
-    },
-    "23c-entrypoint-not-executable": {
-        "train": ended("failed", status.REFUSED, "the command is not executable", "/etc/passwd", code=128)
-    },
-    "24-evicted-ephemeral-storage": {
-        "train": ended(
-            "failed", status.DISK_FULL, "the step wrote more than its ephemeral-storage limit (20Mi)", code=137
-        )
-    },
-    "24b-evicted-emptydir-size": {
-        "train": ended("failed", status.DISK_FULL, 'volume "data"', "is larger than its limit (20Mi)", code=137)
-    },
-    "25-suspended-then-resumed": {"train": DONE._replace(words=("succeeded",))},
-    "26-rejected-by-kubelet": {
-        "train": ended("failed", status.NO_GPU, "the node gpu-node-1 could not give 99 × nvidia.com/gpu", "has 8")
-    },
-    "27-ttl-after-finished": {"train": DONE},
-    "28-pod-deleted-by-hand-replaced": {"train": DONE._replace(words=("attempt 2 succeeded",))},
-    "29-init-container-fails": {
-        "train": ended("failed", status.SETUP_FAILED, 'init container "fetch" failed with exit code 4', code=4)
-    },
-    "30-sidecar-and-main": {"train": DONE},
-}
+EXPECTED: dict[str, Any] = json.loads((Path(__file__).parent / "expected.json").read_text())
+"""Scenario → what is said of it: how its Jobs ended ("ends"; those that have not are left out), what is said last of
+one that waits ("waits"), and of which Job what is said on the way."""
+ENDS = {name: {job: Expected(**end) for job, end in row.get("ends", {}).items()} for name, row in EXPECTED.items()}
 
 
 class World:
@@ -186,7 +61,7 @@ class World:
 
     def ends(self) -> Iterator[tuple[Object, JobEnd | None]]:
         for job in self.jobs.values():
-            yield job, causes.end_of(job, self.pods_of(job), list(self.events.values()), gone=self.gone)
+            yield job, causes.end_of(job, self.pods_of(job), gone=self.gone)
 
 
 def replay(scenario: Recording) -> Iterator[tuple[WatchEvent, World]]:

@@ -92,6 +92,7 @@ ALONE = ("info", "STK369")
         ({}, {"queue": "a", "topology": "rack"}, [("info", "STK281"), ALONE]),
         ({}, {"topology": "rack"}, [("translated", "STK281")]),
         ({"nodes": 2}, {"topology": "rack"}, []),
+        ({"nodes": 2}, {"reuse": True}, [("error", "STK255")]),
     ],
 )
 def test_resources_and_settings(

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from tests.kubernetes.drivers import stack
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_prove import STEP
 
@@ -24,16 +25,6 @@ from stoker.backends.kubernetes.request.claims import ClaimFiles, claim_store, c
 from stoker.core.errors import BackendError, DiskFull, SettingsError
 from stoker.core.findings import Finding
 
-STACK = """
-stack = "cluster"
-[stacks.cluster]
-artifact_store = "pvc://{claim}/team"
-[stacks.cluster.orchestrator]
-flavor = "kubernetes"
-kubeconfig = "{kubeconfig}"
-image = "team/step:1"
-executable = "{python}"
-"""
 PIPELINE = """
 from stoker import context, pipeline, step
 
@@ -233,8 +224,8 @@ def test_rights_that_are_missing(cluster: LocalCluster, project: Any) -> None:
     cluster.create(f"{rbac}/clusterrolebindings", binding)
     token = cluster.ask("user_token", name="eve", groups=["system:authenticated"])
     kubeconfig = cluster.kubeconfig_for(token, name="eve")
-    stack = STACK.format(kubeconfig=kubeconfig, python=sys.executable, claim=claim)
-    project.write({"stoker.toml": stack, "train.py": PIPELINE})
+    text = stack(cluster, places=f'artifact_store = "pvc://{claim}/team"', shares=False, kubeconfig=kubeconfig)
+    project.write({"stoker.toml": text, "train.py": PIPELINE})
     refused = project.stoker("plan", "train.py", code=3)
     assert "STK260" in refused.stdout and "'eve' may not create pods/exec" in refused.stdout, refused.stdout
     files = ClaimFiles(uri_of(claim, kubeconfig))
@@ -245,8 +236,8 @@ def test_rights_that_are_missing(cluster: LocalCluster, project: Any) -> None:
 
 def test_a_run_with_nothing_but_a_kubeconfig(cluster: LocalCluster, project: Any, claim: str) -> None:
     """Steps have the claim's files, and this machine gets what it asks for."""
-    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable, claim=claim)
-    project.write({"stoker.toml": stack, "train.py": PIPELINE})
+    text = stack(cluster, places=f'artifact_store = "pvc://{claim}/team"', shares=False)
+    project.write({"stoker.toml": text, "train.py": PIPELINE})
     done = project.run("train.py", timeout=120.0)
     assert "total 114" in done.stdout, done.stdout
     assert (folder_of(cluster, claim) / "team/objects").is_dir()
@@ -335,7 +326,7 @@ class Objects:
         everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
         return {"status": {"resourceRules": [everything], "allowed": True}}
 
-    def delete(self, path: str, *, grace: float | None = None, propagation: str = "Background") -> dict[str, Any]:
+    def delete(self, path: str, *, grace: float | None = None) -> dict[str, Any]:
         raise AssertionError("a proof deletes nothing")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.conftest import Project
 from tests.kubernetes.clusters import CLUSTERS
+from tests.kubernetes.drivers import stack
 from tests.kubernetes.server.cluster import LocalCluster
 
 from stoker.backends.kubernetes.explain.nodes import cluster_nodes, largest_text, nodes_of, obstacles_text
@@ -19,14 +20,6 @@ from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.resources import ResourceSettings
 
-STACK = """
-stack = "cluster"
-[stacks.cluster.orchestrator]
-flavor = "kubernetes"
-kubeconfig = "{kubeconfig}"
-image = "team/step:1"
-shares_files = true
-"""
 GPU8 = {"gpu_count": 8}
 ORDER = ("recorded", "gke", "eks", "aks", "kubeadm", "k3s")
 REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -103,7 +96,7 @@ def program() -> str:
 def test_what_a_cluster_can_run_is_not_refused(cluster: LocalCluster, project: Project, kind: str) -> None:
     cluster.reset(nodes=[])
     cluster.ask("put_nodes", items=CLUSTERS[kind])
-    project.write({"stoker.toml": STACK.format(kubeconfig=cluster.kubeconfig), "table.py": program()})
+    project.write({"stoker.toml": stack(cluster), "table.py": program()})
     planned = json.loads(project.stoker("plan", "table.py", "--json", code=3).stdout)
     refused: dict[str, set[str]] = {}
     for finding in planned["findings"]:

@@ -25,7 +25,8 @@ from stoker.backends.base.backend import DetachedRun, DriverStart
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.proof import setup
 from stoker.backends.kubernetes.request import jobs
-from stoker.backends.kubernetes.running import detach, ending
+from stoker.backends.kubernetes.request.pods import program
+from stoker.backends.kubernetes.running import detach, driverpod, ending
 from stoker.client.leftjobs import note_lost_driver
 from stoker.core.errors import UsageError
 from stoker.core.plan import Code
@@ -244,7 +245,7 @@ def test_nothing_is_shared_but_a_database_and_a_claim(
     (home / "stoker.toml").write_text((folder / "aside" / "stoker.toml").read_text())
     cluster.add_node("late", labels={"kind": "late"})
     run.until_begun()
-    cluster.wait(lambda: "it lasts" in project.stoker("logs", run.id, "lasting").stdout, 60.0)
+    cluster.wait(lambda: "it lasts" in project.stoker("logs", run.id, "lasting").stdout or time.sleep(0.5), 60.0)
     run.until_driven(1)
     # Another pod begins in an empty home; the logs of the first one stay.
     cluster.delete(f"/api/v1/namespaces/default/pods/{run.pod()}", gracePeriodSeconds=0)
@@ -353,7 +354,7 @@ def test_the_job(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     start = driver_start(tmp_path / "driver-1", **more)
     made = detach.job(options, start, user="me")
     command = made["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert command[2] == detach.program()
+    assert command[2] == program(driverpod)
     for version in VERSIONS:
         for thing in (made, detach.secret(options, start, "the Job default/x"), *detach.config_maps(start)):
             kubernetes_validate.validate(thing, version, strict=True)

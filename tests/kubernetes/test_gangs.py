@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from tests.kubernetes.drivers import killed, nothing_left, says, stack, start
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_probe import team
 from tests.kubernetes.test_prove import need
@@ -27,17 +26,9 @@ SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 SERVICES = "/api/v1/namespaces/default/services"
 PODS = "/api/v1/namespaces/default/pods"
 GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+UP = ("rank 0 is up", "rank 1 is up")
 WORKERS = "/api/v1/namespaces/default/configmaps?labelSelector=stoker/worker"
 SECRETS = "/api/v1/namespaces/default/secrets"
-STACK = """
-stack = "cluster"
-[stacks.cluster.orchestrator]
-flavor = "kubernetes"
-kubeconfig = "{kubeconfig}"
-image = "team/step:1"
-executable = "{python}"
-shares_files = true
-"""
 PIPELINE = """
 import os, sys, time
 from stoker import context, pipeline, step
@@ -62,48 +53,21 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def kube(project: Any, cluster: LocalCluster) -> Any:
+def kube(kube: Any) -> Any:
     """A project whose gangs are Jobs."""
-    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
-    return project.write({"stoker.toml": stack, "train.py": PIPELINE})
+    return kube.write({"train.py": PIPELINE})
 
 
-def as_jobsets(kube: Any, cluster: LocalCluster, more: str = "") -> None:
+def as_jobsets(kube: Any, cluster: LocalCluster, *more: str) -> None:
     """Have gangs be JobSets, whose controller the cluster gets."""
     cluster.ask("install", group="jobset.x-k8s.io")
-    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
-    kube.write({"stoker.toml": f"{stack}jobset = true\n{more}"})
-
-
-def nothing_left(cluster: LocalCluster, *paths: str) -> bool:
-    """Whether nothing of a run is there any more."""
-    return not any(cluster.get(path)["items"] for path in (JOBS, PODS, SECRETS, SERVICES, *paths))
-
-
-def begun(kube: Any, flag: Path) -> subprocess.Popen[str]:
-    """A run that goes on until a file is there."""
-    return subprocess.Popen(
-        [sys.executable, "train.py", str(flag)],
-        cwd=kube.folder,
-        env={**os.environ, "STOKER_HOME": str(kube.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def ranks_are_up(kube: Any, cluster: LocalCluster) -> bool:
-    """Whether both ranks of the run that goes on have said so."""
-    if len(cluster.get(PODS)["items"]) < 2:
-        return False
-    log = kube.stoker("logs", "last", "ranks", code=None).stdout
-    return "rank 0 is up" in log and "rank 1 is up" in log
+    kube.write({"stoker.toml": stack(cluster, "jobset = true", *more)})
 
 
 def test_the_pods_of_a_gang_have_names(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
-    driver = begun(kube, flag)
-    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
+    driver = start(kube, str(flag))
+    cluster.wait(lambda: says(kube, *UP), 120.0)
     (job,), (service,) = cluster.get(JOBS)["items"], cluster.get(SERVICES)["items"]
     name = job["metadata"]["name"]
     assert service["metadata"]["name"] == name and service["spec"]["clusterIP"] == "None"
@@ -134,10 +98,9 @@ def test_a_gang_as_a_jobset_is_adopted_and_cancelled(kube: Any, cluster: LocalCl
     """A killed driver's JobSet is taken over by the next one, and nothing is left of one that is cancelled."""
     as_jobsets(kube, cluster)
     flag = tmp_path / "flag"
-    driver = begun(kube, flag)
-    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
-    driver.kill()
-    driver.communicate()
+    driver = start(kube, str(flag))
+    cluster.wait(lambda: says(kube, *UP), 120.0)
+    killed(driver)
     (jobset,), (job,) = cluster.get(SETS)["items"], cluster.get(JOBS)["items"]
     assert job["metadata"]["ownerReferences"][0]["uid"] == jobset["metadata"]["uid"]
     (service,), (secret,) = cluster.get(SERVICES)["items"], cluster.get(SECRETS)["items"]
@@ -148,23 +111,16 @@ def test_a_gang_as_a_jobset_is_adopted_and_cancelled(kube: Any, cluster: LocalCl
     assert cluster.counts()["create jobsets"] == 1, "the JobSet of the killed driver went on"
     assert kube.client().run("last").steps["ranks"].status == "succeeded"
     cluster.wait(lambda: nothing_left(cluster, SETS))
-    driver = begun(kube, tmp_path / "never")
-    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
-    driver.kill()
-    driver.communicate()
+    driver = start(kube, str(tmp_path / "never"))
+    cluster.wait(lambda: says(kube, *UP, runs=2), 120.0)
+    killed(driver)
     kube.stoker("cancel", "last")
     cluster.wait(lambda: nothing_left(cluster, SETS))
 
 
 def test_a_gang_as_a_jobset_waits_for_its_queue_and_fails(kube: Any, cluster: LocalCluster) -> None:
-    as_jobsets(kube, cluster, 'queue = "ml"\n')
-    driver = subprocess.Popen(
-        [sys.executable, "train.py", ""],
-        cwd=kube.folder,
-        env={**os.environ, "STOKER_HOME": str(kube.home)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    as_jobsets(kube, cluster, 'queue = "ml"')
+    driver = start(kube, "")
     (jobset,) = cluster.wait(lambda: cluster.get(SETS)["items"], 60.0)
     assert jobset["spec"]["suspend"] is True
     assert jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "ml"
@@ -175,35 +131,28 @@ def test_a_gang_as_a_jobset_waits_for_its_queue_and_fails(kube: Any, cluster: Lo
     path = f"{SETS}/{jobset['metadata']['name']}"
     status, _ = cluster.request("PATCH", path, body, content_type="application/merge-patch+json")
     assert status == 200
-    _, errors = driver.communicate(timeout=120)
-    assert driver.returncode == 1 and "ValueError: no flag" in errors, errors
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 1 and "ValueError: no flag" in output, output
     cluster.wait(lambda: nothing_left(cluster, SETS))
-
-
-def test_the_longest_name_fits_into_those_of_pods(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    as_jobsets(kube, cluster)
-    flag = tmp_path / "flag"
-    flag.touch()
-    long = PIPELINE.replace("def ranks", f"def {'ranks_' * 12}").replace("ranks(flag)", f"{'ranks_' * 12}(flag)")
-    kube.write({"train.py": long.partition("if __name__")[0] + "gang(sys.argv[1])\n"})
-    kube.run("train.py", str(flag), timeout=120.0)
 
 
 def test_what_a_killed_driver_left_is_collected(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     """The worker, the JobSet and the group of pods: of a run that ended, and of one whose driver was killed."""
     cluster.ask("install", group="scheduling.x-k8s.io")
-    as_jobsets(kube, cluster, 'queueing = "coscheduling"\nscheduler = "default-scheduler"\n')
+    as_jobsets(kube, cluster, 'queueing = "coscheduling"', 'scheduler = "default-scheduler"')
     flag = tmp_path / "flag"
     flag.touch()
+    # The longest name fits into those of pods.
+    kube.write({"train.py": PIPELINE.replace("ranks", "ranks_" * 12)})
     kube.run("train.py", str(flag), timeout=120.0)
     cluster.wait(lambda: nothing_left(cluster, SETS, GROUPS, WORKERS))
-    driver = begun(kube, tmp_path / "never")
-    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
+    kube.write({"train.py": PIPELINE})
+    driver = start(kube, str(tmp_path / "never"))
+    cluster.wait(lambda: says(kube, *UP, runs=2), 120.0)
     (group,), (secret,) = cluster.get(GROUPS)["items"], cluster.get(SECRETS)["items"]
     assert group["spec"] == {"minMember": 2}
     assert group["metadata"]["ownerReferences"][0]["uid"] == secret["metadata"]["uid"]
-    driver.kill()
-    driver.communicate()
+    killed(driver)
     kube.stoker("gc")
     assert cluster.get(WORKERS)["items"] and cluster.get(PODS)["items"], "the run can be resumed"
     kube.stoker("gc", "--force")

@@ -41,10 +41,10 @@ def test_it_says_the_same_of_every_recording(name: str) -> None:
             said = []
             for source in (whole, kept):
                 job, mine = source[key], owned(source[key], [source[each] for each in pods])
-                answers: list[object] = [end_of(job, mine, events, gone=gone), why_pending(job, mine, events)]
+                answers: list[object] = [end_of(job, mine, gone=gone), why_pending(job, mine, events)]
                 for index in {index_of(pod) for pod in mine} - {None}:
                     own = [pod for pod in mine if index_of(pod) == index]
-                    answers.append(element_end(job, index or 0, own, events, gone=gone))
+                    answers.append(element_end(job, index or 0, own, gone=gone))
                 said.append([*answers, no_news(mine)])
             assert said[0] == said[1]
 

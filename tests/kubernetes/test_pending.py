@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator
 
 import pytest
 from tests.kubernetes.recordings import Recording, names, recording
-from tests.kubernetes.test_causes import World, replay
+from tests.kubernetes.test_causes import EXPECTED, World, replay
 from tests.kubernetes.test_nodes import node
 
 from stoker.backends.kubernetes.explain import pending
@@ -21,70 +21,8 @@ RECORDED = cluster_nodes([node("gpu-node-1", 8, cpu="2", memory="24581696Ki")])
 """The one node of the recordings."""
 
 
-class Wait(NamedTuple):
-    """What is said last of a Job that waits."""
-
-    words: tuple[str, ...]
-    hopeless: bool = False
-    cause: str = ""
-
-
-def waits_for(*words: str, **more: Any) -> Wait:
-    return Wait(words, **more)
-
-
-LAST: dict[str, Wait] = {
-    # Scenarios that end with a wait → what is said then.
-    "05-unschedulable-too-many-gpus": waits_for(
-        "no node has 16 × nvidia.com/gpu (the largest node has 8): this never starts as it is",
-        hopeless=True,
-        cause=status.REFUSED,
-    ),
-    "05b-unschedulable-node-selector": waits_for(
-        "no node has the label", "this never starts as it is", hopeless=True, cause=status.REFUSED
-    ),
-    "05c-unschedulable-memory": waits_for(
-        "no node has 900Gi of memory", "never starts", hopeless=True, cause=status.REFUSED
-    ),
-    "07-image-not-found": waits_for(
-        "the image registry.example.com/team/missing:1 does not exist in the registry",
-        hopeless=True,
-        cause=status.REFUSED,
-    ),
-    "07b-image-pull-unauthorized": waits_for(
-        "the registry wants credentials", "(401)", "image_pull_secrets", hopeless=True, cause=status.REFUSED
-    ),
-    "07c-image-never-pull": waits_for(
-        "is not on the node", "image_pull_policy is Never", hopeless=True, cause=status.REFUSED
-    ),
-    "07d-image-registry-unknown-host": waits_for(
-        "the registry's host name no-such-registry.example does not resolve", cause=status.SETUP_FAILED
-    ),
-    "08-invalid-image-name": waits_for("is not valid (capital letters)", hopeless=True, cause=status.REFUSED),
-    "09-missing-secret": waits_for('secret "hub-token" does not exist', cause=status.REFUSED),
-    "15e-gang-partly-scheduled": waits_for(
-        "2 of 4 ranks have GPUs; 2 are waiting", "needs 3 × nvidia.com/gpu", "too little free"
-    ),
-    "16b-node-removed": waits_for("the cluster has no nodes"),
-    "17b-quota-on-gpus-job-accepted": waits_for(
-        "quota 'gpus' does not allow this", "4 nvidia.com/gpu asked for", hopeless=True, cause=status.QUOTA
-    ),
-    "17c-pod-security-job-accepted": waits_for(
-        "pod security level 'baseline' forbids hostNetwork", hopeless=True, cause=status.REFUSED
-    ),
-    "17d-missing-service-account-job-accepted": waits_for(
-        'service account "trainer" does not exist', cause=status.REFUSED
-    ),
-}
-ON_THE_WAY: dict[str, tuple[str, str]] = {
-    # Scenarios in which something is said on the way: a Job, and words.
-    "06-queued-for-gpus": ("second", "waiting for GPUs (all in use): needs 4 × nvidia.com/gpu"),
-    "09b-missing-secret-created-later": ("train", 'secret "hub-token" does not exist'),
-    "09c-missing-configmap-volume": ("train", 'waiting for configmap "step-config"'),
-    "25-suspended-then-resumed": ("train", "held by the queue"),
-    "01-succeed": ("train", "pulls the image registry.example.com/team/step:1"),
-    "13b-restart-in-place-crashloop": ("train", "started again after a pause"),
-}
+LAST = {name: row["waits"] for name, row in EXPECTED.items() if "waits" in row}
+ON_THE_WAY = {name: row["on the way"] for name, row in EXPECTED.items() if "on the way" in row}
 
 
 def said(scenario: Recording, nodes: ClusterNodes | None) -> Iterator[tuple[str, Pending | None, World]]:
@@ -112,8 +50,8 @@ def test_what_is_said_last_of_a_job_that_waits(name: str) -> None:
     assert bool(left) == (expected is not None), left
     if expected is not None:
         [wait] = left
-        assert all(words in wait.text for words in expected.words), wait.text
-        assert (wait.hopeless, wait.cause) == (expected.hopeless, expected.cause), wait
+        assert all(words in wait.text for words in expected["words"]), wait.text
+        assert (wait.hopeless, wait.cause) == (expected["hopeless"], expected["cause"]), wait
     if name in ON_THE_WAY:
         job, words = ON_THE_WAY[name]
         assert any(words in text for text in seen[job]), seen[job]
@@ -137,10 +75,7 @@ def test_a_reason_is_not_repeated_under_another_key(name: str) -> None:
 
 
 def test_the_node_that_does_not_answer_is_named_while_its_pod_goes_on() -> None:
-    texts = [
-        pending.no_news(world.pods.values(), world.events.values())
-        for _, world in replay(recording("16c-only-node-lost-then-back"))
-    ]
+    texts = [pending.no_news(world.pods.values()) for _, world in replay(recording("16c-only-node-lost-then-back"))]
     assert any("the node gpu-node-1 does not answer since" in text for text in texts)
     assert texts[0] == texts[-1] == ""
     for name in set(names()) - {"16-node-lost-then-back", "16b-node-removed", "16c-only-node-lost-then-back"}:

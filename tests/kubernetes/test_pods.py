@@ -153,7 +153,6 @@ def request(resources: Mapping[str, Any], settings: Mapping[str, Any]) -> PodReq
         image="team/train:1",
         command=("python3", "-c", "pass"),
         environment={"WORD": "a b"},
-        secret_environment={"PASSWORD": ("digits-train-x7k2", "password")},
         labels={"stoker/run": "digits-1", "stoker/request": "0123456789abcdef"},
         mounts=[
             PodMount(name="stoker-job", source={"secret": {"secretName": "digits-train-x7k2"}}, path="/stoker/job")
@@ -477,6 +476,7 @@ def test_the_words_of_zenml_and_of_the_api() -> None:
         ({"accelerators": {"H1": {}}}, "there is no accelerator"),
         ({"affinity": {"x": object()}}, "cannot be written as JSON"),
         ({"grace_period": "soon"}, "not a duration"),
+        ({"port": 65536}, "65536 is no port"),
     ],
 )
 def test_mistakes_in_settings(settings: dict[str, Any], words: str) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kubernetes.drivers import killed, nothing_left, says, stack, start
 from tests.kubernetes.server.cluster import LocalCluster
-from tests.kubernetes.test_runs import STACK, nothing_left, start
 from tests.report.screen import Terminal
 
 PIPELINES = """
@@ -134,12 +134,14 @@ if __name__ == "__main__":
 """
 
 
+MAIN = 'if __name__ == "__main__":\n'
+
+
 @pytest.fixture
-def kube(project: Any, cluster: LocalCluster, tmp_path: Path) -> Any:
+def kube(kube: Any, tmp_path: Path) -> Any:
     """A project whose stack is the cluster; its steps write lines into a file."""
     (tmp_path / "lines").touch()
-    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
-    return project.write({"stoker.toml": stack, "train.py": program(tmp_path)})
+    return kube.write({"train.py": program(tmp_path)})
 
 
 def program(folder: Path, *, length: float = 0.0) -> str:
@@ -151,11 +153,6 @@ def program(folder: Path, *, length: float = 0.0) -> str:
 def lines(folder: Path) -> dict[str, int]:
     """What steps wrote, and how often."""
     return collections.Counter((folder / "lines").read_text().splitlines())
-
-
-def has_begun(kube: Any) -> bool:
-    """Whether the step that waits says so."""
-    return "waiting" in kube.stoker("logs", "last", "waits", code=None).stdout
 
 
 def pods(cluster: LocalCluster) -> list[Any]:
@@ -177,21 +174,13 @@ def test_steps_share_a_pod_and_nothing_else(kube: Any, cluster: LocalCluster, tm
     assert not cluster.pids()
 
 
-def test_a_fan_out_takes_pods_while_they_are_lacking(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_fan_out_takes_pods_whose_connections_break(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """Orders, output or results are on their way when the session with a pod breaks: that costs nothing."""
     kube.write({"train.py": program(tmp_path, length=0.3)})
+    cluster.cut_executions(200, 1100, 1000, 2500, 3400, 12500)
     done = kube.run("train.py", "many", "12", timeout=120.0)
     assert f"total {sum(n * n for n in range(12))}" in done.stdout
     assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 12
-    cluster.wait(lambda: nothing_left(cluster))
-
-
-@pytest.mark.parametrize("cut", [200, 2500])
-def test_a_connection_that_breaks_costs_nothing(kube: Any, cluster: LocalCluster, tmp_path: Path, cut: int) -> None:
-    """The order, the output or the result is on its way when the session with the pod breaks."""
-    cluster.cut_executions(cut, cut + 900, 5 * cut)
-    done = kube.run("train.py", "many", "3", timeout=120.0)
-    assert "total 5" in done.stdout
-    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 3
     cluster.wait(lambda: nothing_left(cluster))
 
 
@@ -200,9 +189,8 @@ def test_a_killed_driver_leaves_a_pod_that_the_next_one_takes_over(
 ) -> None:
     flag = tmp_path / "flag"
     driver = start(kube, "long", str(flag))
-    cluster.wait(lambda: has_begun(kube), 120.0)
-    driver.kill()
-    driver.communicate()
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
+    killed(driver)
     flag.touch()
     kube.stoker("resume", "last", timeout=120.0)
     assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
@@ -217,11 +205,10 @@ def test_a_killed_driver_leaves_a_pod_that_the_next_one_takes_over(
 def test_a_pod_takes_orders_of_a_second_driver(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     """The first order is over and forgotten when its driver is killed: the next one has another number."""
     flag = tmp_path / "flag"
-    kube.write({"stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 600\n"})
+    kube.write({"stoker.toml": stack(cluster, "idle_after = 600")})
     driver = start(kube, "mixed", str(flag))
-    cluster.wait(lambda: "waiting" in kube.stoker("logs", "last", "waits_apart", code=None).stdout, 120.0)
-    driver.kill()
-    driver.communicate()
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
+    killed(driver)
     flag.touch()
     kube.stoker("resume", "last", timeout=120.0)
     assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
@@ -233,11 +220,10 @@ def test_a_pod_that_leaves_without_a_driver_says_what_it_did(kube: Any, cluster:
     """Nobody talks to the pod: it ends by itself, and the next driver finds the result in its log, also if the API
     server falls silent while that is looked for."""
     flag = tmp_path / "flag"
-    kube.write({"stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 1\n"})
+    kube.write({"stoker.toml": stack(cluster, "idle_after = 1")})
     driver = start(kube, "long", str(flag))
-    cluster.wait(lambda: has_begun(kube), 120.0)
-    driver.kill()
-    driver.communicate()
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
+    killed(driver)
     flag.touch()
     cluster.wait(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in pods(cluster)), 60.0)
     assert not cluster.pids(), "no pod waits for a driver that is gone"
@@ -250,21 +236,18 @@ def test_a_pod_that_leaves_without_a_driver_says_what_it_did(kube: Any, cluster:
     cluster.wait(lambda: nothing_left(cluster))
 
 
-@pytest.mark.parametrize("word", ["cancel", "gc"])
-def test_pods_without_a_driver_are_found_and_ended(kube: Any, cluster: LocalCluster, tmp_path: Path, word: str) -> None:
+def test_pods_without_a_driver_are_found_and_ended(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     driver = start(kube, "long", str(tmp_path / "never"))
-    cluster.wait(lambda: has_begun(kube), 120.0)
-    driver.kill()
-    driver.communicate()
-    kube.stoker(*(["cancel", "last"] if word == "cancel" else ["gc", "--force"]))
-    cluster.wait(lambda: not cluster.pids())
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
+    killed(driver)
     kube.stoker("gc", "--force")
+    cluster.wait(lambda: not cluster.pids())
     cluster.wait(lambda: nothing_left(cluster))
 
 
 def test_a_step_is_entered_and_ctrl_c_ends_the_pods(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     driver = start(kube, "long", str(tmp_path / "never"))
-    cluster.wait(lambda: has_begun(kube), 120.0)
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
     enter_a_step(kube, cluster)
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate(timeout=60)
@@ -358,10 +341,10 @@ def test_without_the_right_to_exec_each_step_has_a_job(kube: Any, cluster: Local
     )
     cluster.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "runner"}})
     limited = cluster.kubeconfig_for(cluster.account_token("default", "runner"), name="limited")
-    kube.write({"stoker.toml": STACK.format(kubeconfig=limited, python=sys.executable)})
+    kube.write({"stoker.toml": stack(cluster, kubeconfig=limited)})
     flag = tmp_path / "flag"
     driver = start(kube, "long", str(flag))
-    cluster.wait(lambda: has_begun(kube), 120.0)
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
     assert "create pods/exec" not in cluster.counts()
     refused = kube.stoker("exec", "last", "waits", "--", "true", code=125).stderr
     assert "STK345" in refused and "on pods/exec" in refused and "kubectl create role" in refused, refused
@@ -386,11 +369,10 @@ def test_a_pod_that_is_not_reached_is_given_up_where_others_are(
 ) -> None:
     """It holds one of three places, and would wait for a step for ten minutes; the others go on with theirs."""
     cluster.reset([{"name": "small", "capacity": {"cpu": "64", "memory": "64Gi", "pods": "3"}}])
-    lasting = (
-        (kube.folder / "train.py").read_text().replace("time.sleep(LENGTH)", "time.sleep(17)")
-    )  # above `UNREACHED`
-    stack = (kube.folder / "stoker.toml").read_text() + "idle_after = 600\n"
-    kube.write({"stoker.toml": stack, "train.py": lasting})
+    # Longer than a pod may run and not be reached.
+    few = MAIN + "    from stoker.backends.kubernetes.warm import sessions\n    sessions.UNREACHED = 3.0\n"
+    text = program(tmp_path, length=5.0).replace(MAIN, few)
+    kube.write({"stoker.toml": stack(cluster, "idle_after = 600"), "train.py": text})
     cluster.fault("server-error", path=".*-pool-[a-z0-9]+-1-[a-z0-9]+/exec", status=500)
     kube.run("train.py", "many", "6", timeout=180.0)
     assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 6
@@ -406,8 +388,8 @@ def test_steps_beyond_all_pods_go_alone_where_that_helps(
     """Where the pods that take several wait for room, pods of their own would wait behind them: with 256 pods asked for
     on a cluster with room for 40, a run of a thousand got 744 of them, and those that take several stood idle."""
     cluster.reset([{"name": "only", "capacity": {"cpu": "64", "memory": "64Gi", "pods": str(places)}}])
-    few = 'if __name__ == "__main__":\n    from stoker.backends.kubernetes.warm import pools\n    pools.MOST = 6\n'
-    text = program(tmp_path, length=0.5).replace('if __name__ == "__main__":\n', few)
+    few = MAIN + "    from stoker.backends.kubernetes.warm import pools\n    pools.MOST = 6\n"
+    text = program(tmp_path, length=0.5).replace(MAIN, few)
     kube.write({"train.py": text})
     kube.run("train.py", "many", "12", timeout=180.0)
     assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 12
@@ -420,7 +402,7 @@ def test_idle_pods_make_room(kube: Any, cluster: LocalCluster) -> None:
     cluster.reset([{"name": "small", "capacity": {"cpu": "2", "memory": "8Gi", "pods": "16"}}])
     kube.write(
         {
-            "stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 600\n",
+            "stoker.toml": stack(cluster, "idle_after = 600"),
             "train.py": """
 from stoker import pipeline, step
 from stoker.config import ResourceSettings

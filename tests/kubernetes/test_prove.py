@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator
 
 import attrs
 import pytest
@@ -48,9 +48,7 @@ def client(cluster: LocalCluster) -> Iterator[Cluster]:
     client.close()
 
 
-def need(
-    pods: int = 1, *, namespace: str = "default", made: Sequence[str] = (), resources: Any = None, **settings: Any
-) -> PodNeed:
+def need(pods: int = 1, *, namespace: str = "default", resources: Any = None, **settings: Any) -> PodNeed:
     """The need of a step with these resources and settings."""
     template = pod_template(
         PodRequest(
@@ -61,7 +59,7 @@ def need(
             nodes=pods,
         )
     )
-    return PodNeed(step=STEP, namespace=namespace, template=template, pods=pods, made=made)
+    return PodNeed(step=STEP, namespace=namespace, template=template, pods=pods)
 
 
 def findings(client: Cluster, *needs: PodNeed, **more: Any) -> list[Finding]:
@@ -126,6 +124,23 @@ def test_what_the_api_server_does_not_take(
     assert not cluster.get("/apis/batch/v1/namespaces/default/jobs")["items"]
     right = {"env": {"A": "1"}, "annotations": {"note": "x"}}
     assert not findings(client, *needs_of([STEP], right, "default"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "group", "level"),
+    [
+        ({"queueing": "volcano"}, "scheduling.volcano.sh", "error"),
+        ({"queueing": "coscheduling"}, "scheduling.x-k8s.io", "error"),
+        ({"device_class": "gpu.nvidia.com"}, "resource.k8s.io", "error"),
+        ({"queue": "ml"}, "kueue.x-k8s.io", "warning"),
+    ],
+)
+def test_a_cluster_without_an_operators_kinds(
+    client: Cluster, settings: dict[str, Any], group: str, level: str
+) -> None:
+    step = attrs.evolve(STEP, settings=StepSettings(resources=ResourceSettings(gpu_count=1)))
+    [finding] = findings(client, *needs_of([step], settings, "default"))
+    assert (finding.code, finding.level) == ("STK289", level) and f"the cluster has no {group}" in finding.what
 
 
 def test_a_webhook_without_dry_runs_refuses_nothing(client: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +213,6 @@ def test_things_that_are_named_and_not_there(cluster: LocalCluster, client: Clus
         assert thing in named
     cluster.create(f"{DEFAULT}/secrets", {"metadata": {"name": "hub-token"}})
     assert not any("hub-token" in finding.what for finding in findings(client, need(secrets=["hub-token"])))
-    assert findings(client, need(secrets=["made-later"], made=["made-later"])) == []
     [missing] = findings(client, need(namespace="nowhere"))
     assert missing.code == "STK289" and "there is no namespace 'nowhere'" in missing.what
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kubernetes.drivers import nothing_left, says, stack, start
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.servers.drivers import LEAVES, Driver
 from tests.servers.s3 import running as s3_running
 
-STACK = """
-stack = "cluster"
-[stacks.cluster.orchestrator]
-flavor = "kubernetes"
-kubeconfig = "{kubeconfig}"
-image = "team/step:1"
-executable = "{python}"
-shares_files = true
-"""
 PIPELINES = """
 import os, sys, time
 
@@ -71,9 +60,18 @@ def ranks() -> dict:
     dist.destroy_process_group()
     return {"rank": context.rank, "node": context.node, "sum": int(total)}
 
+@step(cache=False, resources=ResourceSettings(nodes=2, cpu_count=0.5))
+def nodes() -> list:
+    return [context.node, context.world_size]
+
 @pipeline
 def learn(n: int = 4):
     ranks()
+    return train(square.map(make(n)))
+
+@pipeline
+def learn_apart(n: int = 4):
+    nodes()
     return train(square.map(make(n)))
 
 @step(cache=False)
@@ -102,6 +100,9 @@ if __name__ == "__main__":
     if sys.argv[1] == "learn":
         run = learn()
         print("total", run.steps["train"].output.load(), "ranks", run.steps["ranks"].output.load())
+    elif sys.argv[1] == "apart":
+        run = learn_apart()
+        print("total", run.steps["train"].output.load(), run.steps["nodes"].output.load())
     elif sys.argv[1] == "talk":
         talk()
     else:
@@ -114,24 +115,9 @@ def numbers(n):
 
 
 @pytest.fixture
-def kube(project: Any, cluster: LocalCluster) -> Any:
+def kube(kube: Any) -> Any:
     """A project whose stack is the cluster."""
-    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
-    return project.write({"stoker.toml": stack, "train.py": PIPELINES, "helper.py": HELPER})
-
-
-def left(cluster: LocalCluster) -> dict[str, int]:
-    """What is left of runs in the cluster: objects by kind, without the worker's config maps."""
-    places = {
-        "jobs": "/apis/batch/v1/namespaces/default/jobs",
-        "pods": "/api/v1/namespaces/default/pods",
-        "secrets": "/api/v1/namespaces/default/secrets",
-    }
-    return {kind: count for kind, path in places.items() if (count := len(cluster.get(path)["items"]))}
-
-
-def nothing_left(cluster: LocalCluster) -> bool:
-    return not left(cluster)
+    return kube.write({"train.py": PIPELINES, "helper.py": HELPER})
 
 
 @pytest.mark.slow
@@ -165,40 +151,6 @@ def test_an_element_that_fails_and_a_result_that_is_long(kube: Any, cluster: Loc
     assert numbers == list(range(300)), "each line once, in its order"
     assert len(kube.client().run("last").steps["big"].attempts[0].failure.message) > 4096
     cluster.wait(lambda: nothing_left(cluster))
-
-
-def start(kube: Any, *words: str) -> subprocess.Popen[str]:
-    """A run that goes on."""
-    return subprocess.Popen(
-        [sys.executable, "train.py", *words],
-        cwd=kube.folder,
-        env={**os.environ, "STOKER_HOME": str(kube.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def waits(kube: Any) -> bool:
-    """Whether the step says that it waits."""
-    return "waiting" in kube.stoker("logs", "last", "wait", code=None).stdout
-
-
-def test_a_driver_is_killed_and_the_next_one_adopts_its_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    flag = tmp_path / "flag"
-    driver = start(kube, str(flag))
-    cluster.wait(lambda: waits(kube), 120.0)
-    driver.kill()
-    driver.communicate()
-    (job,) = cluster.get("/apis/batch/v1/namespaces/default/jobs")["items"]
-    flag.touch()
-    kube.stoker("resume", "last", timeout=120.0)
-    counts = cluster.counts()
-    assert counts["create jobs"] == 1, "the job of the killed driver went on"
-    assert "waiting" in kube.stoker("logs", "last", "wait").stdout
-    assert kube.client().run("last").steps["wait"].output.load() == "seen"
-    cluster.wait(lambda: nothing_left(cluster))
-    assert job["metadata"]["name"].startswith("long-pool-")
 
 
 UNRECORDED = """
@@ -259,21 +211,10 @@ def test_a_driver_that_is_killed_before_it_records_an_end_leaves_the_job(
     cluster.wait(lambda: nothing_left(cluster))
 
 
-def test_ctrl_c_ends_the_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    driver = start(kube, str(tmp_path / "never"))
-    cluster.wait(lambda: waits(kube), 120.0)
-    driver.send_signal(signal.SIGINT)
-    output, _ = driver.communicate(timeout=60)
-    assert driver.returncode == 130, output
-    assert kube.client().run("last").status == "cancelled"
-    cluster.wait(lambda: nothing_left(cluster))
-    assert not cluster.pids()
-
-
 def test_a_silent_server_is_said_and_left_at_once(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     """Two Ctrl-C leave a driver within seconds whose API server answers nothing; `stoker cancel` ends its job."""
     driver = Driver(kube, "train.py", str(tmp_path / "never"))
-    cluster.wait(lambda: waits(kube), 120.0)
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
     with cluster.stopped():
         driver.interrupt()
         driver.says("asked to end", "again")  # two signals at once are one
@@ -292,17 +233,8 @@ def test_pods_that_share_no_files(kube: Any, cluster: LocalCluster, tmp_path: Pa
     """Inputs, outputs, code and checkpoints go through an object store, whose credentials are in the job's Secret."""
     with s3_running(tmp_path) as s3:
         bucket = s3.bucket("steps")
-        stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable).replace("shares_files = true\n", "")
-        kube.write(
-            {
-                "stoker.toml": stack.replace(
-                    "[stacks.cluster.orch", f'[stacks.cluster]\nartifact_store = "{bucket}"\n[stacks.cluster.orch'
-                )
-            }
-        )
-        env = {**s3.environment, "STOKER_SIMULATE": "2xH100"}
-        cluster.add_node("gpu-node-2", gpus=8)
-        done = kube.run("train.py", "learn", env=env, timeout=240.0)
-        assert "total 114" in done.stdout, done.stdout
-        assert "made in" in kube.stoker("logs", "last", "make", env=env).stdout
+        kube.write({"stoker.toml": stack(cluster, places=f'artifact_store = "{bucket}"', shares=False)})
+        done = kube.run("train.py", "apart", env=s3.environment, timeout=240.0)
+        assert "total 114 [0, 2]" in done.stdout, done.stdout
+        assert "made in" in kube.stoker("logs", "last", "make", env=s3.environment).stdout
     cluster.wait(lambda: nothing_left(cluster))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kubernetes.drivers import nothing_left, says, stack, start
 from tests.kubernetes.server.cluster import LocalCluster
-from tests.kubernetes.test_runs import STACK, nothing_left, start, waits
 
 PIPELINES = """
 import os, sys, time
@@ -79,10 +78,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def kube(project: Any, cluster: LocalCluster) -> Any:
+def kube(kube: Any) -> Any:
     """A project whose stack is the cluster."""
-    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
-    return project.write({"stoker.toml": stack, "train.py": PIPELINES})
+    return kube.write({"train.py": PIPELINES})
 
 
 @pytest.mark.slow
@@ -90,7 +88,7 @@ def test_a_drained_and_a_lost_node_use_up_no_retry(kube: Any, cluster: LocalClus
     """The step has no retries: its one attempt goes on in another pod, twice."""
     flag = tmp_path / "flag"
     driver = start(kube, str(flag))
-    cluster.wait(lambda: waits(kube), 120.0)
+    cluster.wait(lambda: says(kube, "waiting"), 120.0)
 
     def node() -> str:
         pods = cluster.get("/api/v1/namespaces/default/pods")["items"]
@@ -103,9 +101,9 @@ def test_a_drained_and_a_lost_node_use_up_no_retry(kube: Any, cluster: LocalClus
     cluster.drain(first)
     second = cluster.wait(lambda: node() not in ("", first) and node())
     cluster.cordon(first, False)
-    cluster.wait(lambda: kube.stoker("logs", "last", "wait").stdout.count("waiting") == 2, 120.0)
+    cluster.wait(lambda: says(kube, "waiting", times=2), 120.0)
     cluster.remove_node(second)
-    cluster.wait(lambda: kube.stoker("logs", "last", "wait").stdout.count("waiting") == 3, 120.0)
+    cluster.wait(lambda: says(kube, "waiting", times=3), 120.0)
     flag.touch()
     output, _ = driver.communicate(timeout=120)
     assert driver.returncode == 0, output
@@ -129,7 +127,7 @@ def test_what_never_starts_fails_fast_and_a_full_memory_is_said(kube: Any, clust
 @pytest.mark.slow
 def test_a_fan_out_with_bad_luck_has_every_line_once(kube: Any, cluster: LocalCluster) -> None:
     """Watches that drop, logs that break off, refused, late and failing answers: nothing is lost, and nothing twice."""
-    kube.write({"stoker.toml": (kube.folder / "stoker.toml").read_text() + "reuse = false\n"})
+    kube.write({"stoker.toml": stack(cluster, "reuse = false")})
     cluster.fault("latency", seconds=0.05, share=0.3)
     cluster.fault("server-error", share=0.05)
     cluster.fault("too-many-requests", share=0.05)
@@ -153,8 +151,7 @@ def test_a_wait_that_takes_longer_than_it_may(kube: Any, cluster: LocalCluster) 
     """`pod_startup_timeout` ends a job that could still start."""
     cluster.cordon("gpu-node-1")
     cluster.cordon("cpu-node-1")
-    with (kube.folder / "stoker.toml").open("a") as file:
-        file.write('pod_startup_timeout = "2s"\n')
+    kube.write({"stoker.toml": stack(cluster, 'pod_startup_timeout = "2s"')})
     failed = kube.run("train.py", "flag", code=1, timeout=60.0)
     assert "longer than it may" in failed.stderr, failed.stderr
     cluster.wait(lambda: nothing_left(cluster))

@@ -90,10 +90,6 @@ class Access:
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
         return self.token(User(f"system:serviceaccount:{namespace}:{name}", groups))
 
-    def revoke(self, token: str) -> None:
-        """Make a token expire."""
-        self._users.pop(token, None)
-
     def user(self, authorization: str | None) -> User:
         """Who sent the header `Authorization`.
 

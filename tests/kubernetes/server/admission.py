@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable
 from fractions import Fraction
 
 from attrs import define
@@ -142,9 +141,7 @@ class Admission:
     def _violation(self, namespace: str, spec: Object) -> str:
         labels = (self.world.store.get(NAMESPACES, "", namespace) or {"metadata": {}})["metadata"].get("labels") or {}
         level = labels.get("pod-security.kubernetes.io/enforce", "privileged")
-        violations = _baseline_violations(spec) if level in ("baseline", "restricted") else []
-        if level == "restricted":
-            violations += _restricted_violations(spec)
+        violations = _baseline_violations(spec) if level == "baseline" else []
         return f'PodSecurity "{level}:latest": {", ".join(violations)}' if violations else ""
 
     def _charge(self, resource: Resource, object: Object) -> None:
@@ -320,34 +317,4 @@ def _with_encoded_data(secret: Object) -> Object:
 
 def _baseline_violations(spec: Object) -> list[str]:
     found = [f"{word}=true" for word in ("hostNetwork", "hostPID", "hostIPC") if spec.get(word)]
-    violations = [f"host namespaces ({', '.join(found)})"] if found else []
-    paths = [f'"{each["name"]}"' for each in spec.get("volumes", []) if "hostPath" in each]
-    if paths:
-        violations.append(f"hostPath volumes (volume{'s' * (len(paths) > 1)} {', '.join(paths)})")
-    if privileged := _containers_where(spec, lambda context: bool(context.get("privileged"))):
-        violations.append(f"privileged ({privileged} must not set securityContext.privileged=true)")
-    return violations
-
-
-def _restricted_violations(spec: Object) -> list[str]:
-    pod_context = spec.get("securityContext") or {}
-    violations = []
-    if names := _containers_where(spec, lambda context: context.get("allowPrivilegeEscalation") is not False):
-        rule = "must set securityContext.allowPrivilegeEscalation=false"
-        violations.append(f"allowPrivilegeEscalation != false ({names} {rule})")
-    if names := _containers_where(spec, lambda context: "ALL" not in context.get("capabilities", {}).get("drop", [])):
-        violations.append(f'unrestricted capabilities ({names} must set securityContext.capabilities.drop=["ALL"])')
-    names = _containers_where(spec, lambda context: not context.get("runAsNonRoot"))
-    if names and not pod_context.get("runAsNonRoot"):
-        violations.append(f"runAsNonRoot != true (pod or {names} must set securityContext.runAsNonRoot=true)")
-    names = _containers_where(spec, lambda context: "seccompProfile" not in context)
-    if names and "seccompProfile" not in pod_context:
-        words = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-        violations.append(f"seccompProfile (pod or {names} {words})")
-    return violations
-
-
-def _containers_where(spec: Object, test: Callable[[Object], bool]) -> str:
-    containers = spec.get("initContainers", []) + spec["containers"]
-    names = [f'"{each["name"]}"' for each in containers if test(each.get("securityContext") or {})]
-    return f"container{'s' * (len(names) > 1)} {', '.join(names)}" if names else ""
+    return [f"host namespaces ({', '.join(found)})"] if found else []

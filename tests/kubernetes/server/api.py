@@ -18,7 +18,6 @@ from tests.kubernetes.server.deletion import Deletion, disrupted
 from tests.kubernetes.server.executions import Executions
 from tests.kubernetes.server.extensions import EXTENSIONS, JOB_SETS, set_flaw
 from tests.kubernetes.server.failures import (
-    Cause,
     Refused,
     already_exists,
     bad_request,
@@ -40,32 +39,23 @@ from tests.kubernetes.server.objects import (
     PODS,
     QUOTAS,
     RESOURCES,
-    SERVICE_ACCOUNTS,
     SERVICES,
     Object,
     Resource,
     copied,
 )
-from tests.kubernetes.server.options import READABLE, check_delete, check_list, check_write, unreadable_type
+from tests.kubernetes.server.options import check_fields
 from tests.kubernetes.server.patches import patched
 from tests.kubernetes.server.schemas import flaws
 from tests.kubernetes.server.selectors import selection
 from tests.kubernetes.server.store import key_of
-from tests.kubernetes.server.updates import check_identity, check_update
+from tests.kubernetes.server.updates import check_update
 from tests.kubernetes.server.validation import check_encoding, count_causes, metadata_causes
 from tests.kubernetes.server.watching import Watches, WatchRequest
 from tests.kubernetes.server.world import World
 
 LARGEST = 3 * 1024 * 1024
 """Bytes of a request's body that the server takes."""
-SUBRESOURCES = (
-    (PODS, "log"),
-    (PODS, "eviction"),
-    (PODS, "exec"),
-    (PODS, "attach"),
-    (PODS, "portforward"),
-    (SERVICE_ACCOUNTS, "token"),
-)
 WITH_STATUS = (PODS, JOBS, NODES, NAMESPACES, SERVICES, CLAIMS, QUOTAS, *EXTENSIONS)
 """Kinds whose status is written by itself."""
 PRESERVED = (
@@ -114,10 +104,8 @@ class Request:
         text = await self.http.text()
         if not text.strip() and self.http.method == "DELETE":
             return {}
-        if self.http.content_type not in READABLE:
-            raise unreadable_type((*READABLE[:2], "application/vnd.kubernetes.protobuf"))
         try:
-            body = yaml.safe_load(text) if "yaml" in self.http.content_type else self._json(text)
+            body = yaml.safe_load(text) if "yaml" in self.http.content_type else json.loads(text)
         except (ValueError, yaml.YAMLError) as error:
             raise bad_request(
                 f"the object provided is unrecognized (must be of type {self.resource.kind}): couldn't get "
@@ -126,22 +114,6 @@ class Request:
         if not isinstance(body, dict):
             raise bad_request(f"the object provided is unrecognized (must be of type {self.resource.kind})")
         return body
-
-    def _json(self, text: str) -> Any:
-        """A document of JSON; with `fieldValidation=Strict` no field may come twice."""
-        if self.http.query.get("fieldValidation") != "Strict":
-            return json.loads(text)
-        kind, version = self.resource.kind, self.resource.version
-
-        def once(pairs: list[tuple[str, Any]]) -> Object:
-            names = [name for name, _ in pairs]
-            for name in names:
-                if names.count(name) > 1:
-                    fault = f'strict decoding error: duplicate field "{name}"'
-                    raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {fault}')
-            return dict(pairs)
-
-        return json.loads(text, object_pairs_hook=once)
 
 
 @define(eq=False)
@@ -243,8 +215,6 @@ class Api:
             if method == "GET" and query.get("watch") in ("true", "1"):
                 return "watch", self._watch
             handlers = {"GET": ("list", self._list), "POST": ("create", self._create)}
-            if request.resource is not NAMESPACES:
-                handlers["DELETE"] = "deletecollection", self._delete_collection
         else:
             handlers = {"GET": ("get", self._get), "PUT": ("update", self._update), "PATCH": ("patch", self._patch)}
             handlers["DELETE"] = "delete", self._delete
@@ -258,14 +228,8 @@ class Api:
             return "get", self._log
         if where == (PODS, "eviction") and method == "POST":
             return "create", self._evict
-        if where == (SERVICE_ACCOUNTS, "token") and method == "POST":
-            return "create", self._token
         if where == (PODS, "exec"):
             return "create", self._execute
-        if where in ((PODS, "attach"), (PODS, "portforward")):
-            return "create", self._upgrade
-        if where in SUBRESOURCES:
-            raise not_allowed()
         raise no_such_resource()
 
     def _existing(self, request: Request) -> Object:
@@ -280,22 +244,14 @@ class Api:
 
     async def _list(self, request: Request) -> web.StreamResponse:
         store, query = self.world.store, request.http.query
-        check_list(request.resource, query, watch=False)
+        check_fields(request.resource, query.get("fieldSelector", ""))
         wanted = selection(query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        version = query.get("resourceVersion", "")
-        if version and not version.isdigit():
-            parsing = f'strconv.ParseUint: parsing "{version}": invalid syntax'
-            raise bad_request(f'invalid resource version: resourceVersion: Invalid value: "{version}": {parsing}')
-        if version and int(version) > store.version:
-            raise too_new(int(version), store.version)
-        if query.get("resourceVersionMatch") == "Exact" and store.forgotten(request.resource, int(version or 0)):
-            raise Refused(410, "The resourceVersion for the provided list is too old.", "Expired")
         objects = [each for each in store.all(request.resource, request.namespace or None) if wanted(each)]
         shown = store.version
         if fault := self.faults.hit("stale-list", "GET", request.http.path):
             shown = max(store.version - int(fault.seconds), 1)
             objects = store.as_of(request.resource, objects, shown)
-        items, metadata = _page(objects, query.get("limit", ""), query.get("continue", ""), shown, store.compacted)
+        items, metadata = _page(objects, query.get("limit", ""), query.get("continue", ""), shown)
         return _reply(
             {
                 "kind": f"{request.resource.kind}List",
@@ -306,30 +262,23 @@ class Api:
         )
 
     async def _watch(self, request: Request) -> web.StreamResponse:
-        query, store = request.http.query, self.world.store
-        check_list(request.resource, query, watch=True)
+        query = request.http.query
+        check_fields(request.resource, query.get("fieldSelector", ""))
         version = query.get("resourceVersion", "")
-        if version and not version.isdigit():
-            parsing = f'strconv.ParseUint: parsing "{version}": invalid syntax'
-            raise Refused(500, f'resourceVersion: Invalid value: "{version}": {parsing}')
         fields = query.get("fieldSelector", "") + (f",metadata.name={request.name}" if request.name else "")
         watch = WatchRequest(
             request.resource,
             request.namespace,
             selection(query.get("labelSelector", ""), fields),
             version,
-            query.get("sendInitialEvents") in ("true", "1"),
             query.get("allowWatchBookmarks") in ("true", "1"),
             float(query.get("timeoutSeconds", "1800")),
         )
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request.http)
-        del store
         path = request.http.path
         if fault := self.faults.hit("drop-watch", "WATCH", path):
             asyncio.get_running_loop().call_later(fault.seconds, _abort, request.http)
-        if fault := self.faults.hit("expire-watch", "WATCH", path):
-            asyncio.get_running_loop().call_later(fault.seconds, self.watches.expire)
         try:
             async for line in self.watches.lines(watch):
                 await response.write(line)
@@ -338,7 +287,6 @@ class Api:
         return response
 
     async def _create(self, request: Request) -> web.StreamResponse:
-        check_write("Create", request.http.query)
         resource, body = request.resource, await request.body()
         warnings = self._check_body(request, body)
         if resource is JOB_SETS and (flaw := set_flaw(body)):
@@ -389,7 +337,6 @@ class Api:
         return unknown if mode == "Warn" else []
 
     async def _update(self, request: Request) -> web.StreamResponse:
-        check_write("Update", request.http.query)
         body = await request.body()
         self._check_body(request, body)
         metadata = body.get("metadata") or {}
@@ -399,23 +346,17 @@ class Api:
             )
         self._check_name(request, metadata["name"])
         before = self._existing(request)
-        if request.resource in EXTENSIONS and not metadata.get("resourceVersion"):
-            causes = [Cause.invalid("metadata.resourceVersion", "0x0", "must be specified for an update")]
-            raise invalid(request.resource.kind_name, request.name, causes, group=request.resource.group)
         return self._replace(request, before, body)
 
     async def _patch(self, request: Request) -> web.StreamResponse:
         content_type = request.http.content_type
-        check_write("Patch", request.http.query, content_type)
         text = await request.http.text()
         before = self.world.store.get(
             request.resource, request.namespace if request.resource.namespaced else "", request.name
         )
         if before is None:
-            if content_type == "application/apply-patch+yaml":
-                return await self._create(evolve(request, name=""))
             raise not_found(request.resource, request.name)
-        body = patched(before, content_type, text, strategic=request.resource not in EXTENSIONS)
+        body = patched(before, content_type, text)
         self._check_name(request, body.get("metadata", {}).get("name"))
         self._check_body(request, body)
         return self._replace(request, before, body)
@@ -438,7 +379,6 @@ class Api:
             after = {**before, "status": after.get("status", {})}
         elif "status" in before:
             after["status"] = before["status"]
-        check_identity(resource, before, body.get("metadata", {}), patch=request.http.method == "PATCH")
         if request.subresource != "status":
             causes = metadata_causes(after) + kind_causes(resource, after)
             if resource is JOBS:
@@ -455,7 +395,6 @@ class Api:
     async def _delete(self, request: Request) -> web.StreamResponse:
         headers: dict[str, str] = {}
         options = _delete_options(request.http, await request.body())
-        check_delete(options, request.http.query)
         if request.resource is JOBS and not options.get("propagationPolicy"):
             headers = _warnings([PRESERVED])
         try:
@@ -465,26 +404,9 @@ class Api:
             raise evolve(refused, headers=headers) from None
         return _reply(reply, 200, headers)
 
-    async def _delete_collection(self, request: Request) -> web.StreamResponse:
-        query, store = request.http.query, self.world.store
-        wanted = selection(query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        options = _delete_options(request.http, await request.body())
-        check_delete(options, query)
-        objects = [each for each in store.all(request.resource, request.namespace or None) if wanted(each)]
-        for object in objects if not request.dry else []:
-            self.deletion.delete(request.resource, object, options)
-        return _reply(
-            {
-                "kind": f"{request.resource.kind}List",
-                "apiVersion": request.resource.api_version,
-                "metadata": {"resourceVersion": str(store.version)},
-                "items": objects,
-            }
-        )
-
     async def _log(self, request: Request) -> web.StreamResponse:
         pod = self._existing(request)
-        wanted = LogRequest.of(request.name, request.http.query, self.world.clock)
+        wanted = LogRequest.of(request.http.query)
         book = self.kubelet.log(pod, wanted)
         if book is None:
             return web.Response(status=204)
@@ -510,28 +432,12 @@ class Api:
             self.deletion.delete(PODS, pod, body.get("deleteOptions") or {})
         return _reply({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
 
-    async def _token(self, request: Request) -> web.StreamResponse:
-        body, account = await request.body(), self._existing(request)
-        seconds = (body.get("spec") or {}).get("expirationSeconds", 3600)
-        if seconds < 600:
-            why = "may not specify a duration less than 10 minutes"
-            causes = [Cause.invalid("spec.expirationSeconds", str(seconds), why)]
-            raise invalid("TokenRequest.authentication.k8s.io", "", causes, group="authentication.k8s.io")
-        token = self.access.account_token(account["metadata"]["namespace"], request.name)
-        status = {"token": token, "expirationTimestamp": self.world.clock.stamp(seconds)}
-        kind = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
-        return _reply({**kind, "metadata": {}, "spec": body.get("spec", {}), "status": status}, 201)
-
     async def _execute(self, request: Request) -> web.StreamResponse:
         # A websocket begins with a GET, which is allowed by that verb; recent servers ask for both.
         self.access.check(request.user, request.attempt("get"))
         pod = self._existing(request)
         container = self.kubelet.container(pod, request.http.query.get("container", ""))
         return await self.executions.run(request.http, pod, container)
-
-    async def _upgrade(self, request: Request) -> web.StreamResponse:
-        self._existing(request)
-        raise bad_request("Upgrade request required")
 
     async def _other(self, http: web.Request) -> web.StreamResponse:
         """Everything that is not about stored objects: discovery, health, reviews."""
@@ -546,7 +452,7 @@ class Api:
         if user == ANONYMOUS:
             message = f'forbidden: User "{user.name}" cannot get path "{http.path}"'
             raise Refused(403, message, "Forbidden", {})
-        document = discovery(path, f"{http.host}", self._resources())
+        document = discovery(path, self._resources())
         if document is None:
             raise no_such_resource()
         return _reply(document)
@@ -592,39 +498,15 @@ class Api:
         return self.access.allowed_by(user, attempt)
 
 
-def discovery(path: str, host: str, resources: list[Resource]) -> Object | None:
+def discovery(path: str, resources: list[Resource]) -> Object | None:
     """The documents by which a client finds out what there is."""
     groups = sorted({(each.group, each.version) for each in resources if each.group})
-    if path == "/api":
-        address = [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}]
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": address}
     if path == "/apis":
         listed = [_group(group, version) for group, version in groups]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
-    for group, version in [("", "v1"), *groups]:
+    for group, version in groups:
         if path == f"/apis/{group}":
             return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, version)}
-        if path == (f"/apis/{group}/{version}" if group else "/api/v1"):
-            here = [each for each in resources if each.group == group]
-            listed = [
-                {
-                    "name": each.plural,
-                    "singularName": each.kind.lower(),
-                    "namespaced": each.namespaced,
-                    "kind": each.kind,
-                    "verbs": list(each.verbs),
-                }
-                for each in here
-            ]
-            if not group:
-                for name, kind, verbs in (
-                    ("pods/log", "Pod", ["get"]),
-                    ("pods/eviction", "Eviction", ["create"]),
-                    ("serviceaccounts/token", "TokenRequest", ["create"]),
-                ):
-                    listed.append({"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": verbs})
-            group_version = here[0].api_version
-            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": listed}
     return None
 
 
@@ -677,16 +559,11 @@ def _delete_options(http: web.Request, body: Object) -> Object:
     return options
 
 
-def _page(objects: list[Object], limit: str, token: str, version: int, compacted: int) -> tuple[list[Object], Object]:
+def _page(objects: list[Object], limit: str, token: str, version: int) -> tuple[list[Object], Object]:
     """One page of a list, and the list's metadata."""
     start = 0
     if token:
-        try:
-            place = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        except ValueError:
-            raise bad_request("continue key is not valid: illegal base64 data") from None
-        if 0 < place["rv"] < compacted:
-            raise _expired_page({**place, "rv": -1})
+        place = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         start = next((i for i, each in enumerate(objects) if list(key_of(each)) > place["start"]), len(objects))
     page = objects[start:][: int(limit) if limit else None]
     metadata: Object = {"resourceVersion": str(version)}
@@ -699,27 +576,3 @@ def _page(objects: list[Object], limit: str, token: str, version: int, compacted
 
 def _token(place: Object) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
-
-
-def _expired_page(place: Object) -> Refused:
-    message = (
-        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
-        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
-        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
-        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
-    )
-    return Refused(410, message, "Expired", metadata={"continue": _token(place)})
-
-
-def too_new(version: int, newest: int) -> Refused:
-    """504 for a list at a resourceVersion of the future."""
-    return Refused(
-        504,
-        f"Timeout: Too large resource version: {version}, current: {newest}",
-        "Timeout",
-        {
-            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-            "retryAfterSeconds": 1,
-        },
-        {"Retry-After": "1"},
-    )

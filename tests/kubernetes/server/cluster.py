@@ -160,10 +160,6 @@ class LocalCluster:
         """Have a node take no new pods."""
         self.ask("change_node", name=name, unschedulable=unschedulable)
 
-    def taint(self, name: str, *taints: Object) -> None:
-        """Give a node these taints and no others."""
-        self.ask("change_node", name=name, taints=list(taints))
-
     def drain(self, name: str) -> None:
         """Cordon a node and evict its pods, as `kubectl drain` does."""
         self.ask("drain", name=name)
@@ -185,10 +181,6 @@ class LocalCluster:
         hits: list[Object] = self.ask("clear_faults")
         return hits
 
-    def refuse_connections(self, seconds: float) -> None:
-        """Break all connections, and refuse new ones for a while."""
-        self.ask("refuse", seconds=seconds)
-
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
         """Within the block the whole server stands still: it takes connections and answers nobody."""
@@ -198,10 +190,6 @@ class LocalCluster:
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def drop_watches(self) -> None:
-        """Break the connection of each open watch."""
-        self.ask("drop_watches")
-
     def cut_executions(self, *after: int) -> int:
         """Break the connections of commands in pods that are executed now, or, of as many of the next ones as `after`
         has numbers, once so many bytes have gone; how many were broken."""
@@ -209,14 +197,6 @@ class LocalCluster:
             self.ask("cut_executions_after", sizes=list(after))
             return 0
         return int(self.ask("cut_executions"))
-
-    def expire_watches(self) -> None:
-        """End each open watch by a 410."""
-        self.ask("expire_watches")
-
-    def compact(self) -> None:
-        """Forget all changes up to now: older resourceVersions are answered by 410."""
-        self.ask("compact")
 
     def skew(self, seconds: float) -> None:
         """Put the cluster's clock ahead of the machine's."""
@@ -229,10 +209,6 @@ class LocalCluster:
     def account_token(self, namespace: str, name: str) -> str:
         """A token of a service account; what it may do say roles and bindings."""
         return str(self.ask("account_token", namespace=namespace, name=name))
-
-    def revoke(self, token: str) -> None:
-        """Make a token expire."""
-        self.ask("revoke", token=token)
 
     def counts(self) -> dict[str, int]:
         """How many requests there were since the test began, as in {"create jobs": 1, "watch pods": 2}."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 from tests.kubernetes.server.failures import another_uid, another_version
-from tests.kubernetes.server.objects import EVENTS, FINISHED, JOBS, NAMESPACES, PODS, Object, Resource, condition_of
+from tests.kubernetes.server.objects import EVENTS, FINISHED, JOBS, PODS, Object, Resource, condition_of
 from tests.kubernetes.server.store import Change
 from tests.kubernetes.server.world import Rounds, World
 
@@ -57,8 +57,6 @@ class Deletion:
         if finalizers:
             return self.world.store.put(resource, self._marked(object, 0, finalizers))
         gone = self.world.store.remove(resource, object)
-        if resource is NAMESPACES:
-            self._empty(metadata["name"])
         details: Object = {"name": metadata["name"]}
         if resource.group:
             details["group"] = resource.group
@@ -106,15 +104,6 @@ class Deletion:
         if finalizers:
             metadata["finalizers"] = finalizers
         return {**object, "metadata": metadata}
-
-    def _empty(self, namespace: str) -> None:
-        store = self.world.store
-        for resource in store.kinds():
-            for object in store.all(resource, namespace) if resource.namespaced else []:
-                newest = store.current(resource, object)
-                if newest is not None:
-                    without = {**newest, "metadata": {**newest["metadata"], "finalizers": []}}
-                    store.remove(resource, without)
 
     def _heard(self, change: Change) -> None:
         """What a change means for dependents and owners; the work is done a moment later."""

@@ -10,7 +10,7 @@ from attrs import define, field
 from tests.kubernetes.server.failures import Refused
 from tests.kubernetes.server.objects import Object
 
-Kind = Literal["latency", "too-many-requests", "server-error", "reset", "stale-list", "drop-watch", "expire-watch"]
+Kind = Literal["latency", "too-many-requests", "server-error", "reset", "stale-list", "drop-watch"]
 
 
 @define(kw_only=True)

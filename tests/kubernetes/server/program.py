@@ -59,10 +59,8 @@ class Server:
     api: Api = field(init=False)
     _runner: web.AppRunner = field(init=False)
     _certificate: Certificate = field(init=False)
-    _sites: list[web.TCPSite] = field(factory=list)
-    """Without TLS for whoever has a kubeconfig, and with it for pods, as they have it everywhere."""
     _ports: list[int] = field(factory=lambda: [0, 0])
-    _tasks: set[asyncio.Task[None]] = field(factory=set)
+    """Without TLS for whoever has a kubeconfig, and with it for pods, as they have it everywhere."""
 
     def __attrs_post_init__(self) -> None:
         world = self.world
@@ -88,7 +86,6 @@ class Server:
             port = self._ports[number]
             site = web.TCPSite(self._runner, HOST, port, reuse_address=True, backlog=1024, ssl_context=context)
             await site.start()
-            self._sites.append(site)
             self._ports[number] = self._runner.addresses[number][1]
         self.kubelet.address = f"{HOST}:{self._ports[1]}"
 
@@ -153,20 +150,6 @@ class Server:
         self.nodes.answer(name)
         self.kubelet.catch_up(name)
 
-    async def refuse(self, seconds: float) -> None:
-        """Refuse connections for a while, and break those that there are."""
-        for site in self._sites:
-            await site.stop()
-        self._sites.clear()
-        self.api.watches.drop()
-        task = asyncio.create_task(self._listen_again(seconds))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _listen_again(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        await self._listen()
-
     def commands(self) -> dict[str, Callable[..., Any]]:
         """What can be asked for, by name."""
         return {
@@ -180,12 +163,8 @@ class Server:
             "answer_node": self.answer_node,
             "fault": lambda **fault: self.api.faults.add(Fault(**fault)),
             "clear_faults": self.api.faults.clear,
-            "drop_watches": self.api.watches.drop,
-            "expire_watches": self.api.watches.expire,
-            "compact": self.world.store.compact,
             "skew": lambda seconds: setattr(self.world.clock, "skew", seconds),
             "pace": lambda speed: setattr(self.world.pace, "speed", speed),
-            "refuse": self.refuse,
             "cut_executions": self.api.executions.cut,
             "cut_executions_after": lambda sizes: self.api.executions.cut_after.extend(sizes),
             "image": lambda rule, kind: setattr(
@@ -194,7 +173,6 @@ class Server:
             "install": lambda group: self.api.installed.add(group),
             "account_token": self.access.account_token,
             "user_token": lambda name, groups: self.access.token(User(name, tuple(groups))),
-            "revoke": self.access.revoke,
             "fork": lambda modules: fork_from(modules, {SERVER: str(self.folder)}),
             "nice": lambda niceness: NICENESS.append(niceness),
             "counts": lambda: dict(self.api.counts),

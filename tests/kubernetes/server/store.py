@@ -75,7 +75,6 @@ class Store:
 
     version: int = 100
     """The newest resourceVersion."""
-    compacted: int = 0
     """Changes up to this version are forgotten."""
     _objects: dict[Resource, dict[Key, Object]] = field(factory=lambda: defaultdict(dict))
     _history: dict[Resource, History] = field(factory=lambda: defaultdict(History))
@@ -142,13 +141,9 @@ class Store:
         """What happened to the objects of a kind."""
         return self._history[resource]
 
-    def compact(self) -> None:
-        """Forget all changes up to now: watches that begin at an older version are told that it is too old."""
-        self.compacted = self.version
-
     def forgotten(self, resource: Resource, version: int) -> bool:
         """Whether changes of a kind that are newer than `version` are forgotten."""
-        return version < max(self.compacted, self._history[resource].expired)
+        return version < self._history[resource].expired
 
     def as_of(self, resource: Resource, objects: Iterable[Object], version: int) -> list[Object]:
         """The objects as they were at an older version, as a replica of the server that lags behind shows them."""

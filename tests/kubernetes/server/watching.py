@@ -27,8 +27,6 @@ class WatchRequest:
     wanted: Test
     version: str
     """The request's resourceVersion; "" and "0" begin with what is there."""
-    initial_events: bool
-    """Whether `sendInitialEvents` asks for a bookmark behind what is there."""
     bookmarks: bool
     seconds: float
     """After how long the server ends the watch."""
@@ -40,32 +38,16 @@ class Watches:
 
     world: World
     _open: set[asyncio.Event] = field(factory=set)
-    _dropped: int = 0
-    _expired: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.world.store.listen(lambda change: self._wake())
-
-    def drop(self) -> None:
-        """Break the connection of each open watch."""
-        self._dropped += 1
-        self._wake()
-
-    def expire(self) -> None:
-        """End each open watch by an error event with a 410."""
-        self._expired += 1
-        self._wake()
 
     def _wake(self) -> None:
         for event in self._open:
             event.set()
 
     async def lines(self, request: WatchRequest) -> AsyncIterator[bytes]:
-        """The lines of one watch until it is over.
-
-        Raises:
-            ConnectionResetError: The connection is to be broken.
-        """
+        """The lines of one watch until it is over."""
         store, resource = self.world.store, request.resource
         history = store.history(resource)
         loop = asyncio.get_running_loop()
@@ -73,15 +55,12 @@ class Watches:
         bookmark = loop.time() + self.world.pace(BOOKMARKS)
         news = asyncio.Event()
         self._open.add(news)
-        dropped, expired = self._dropped, self._expired
         try:
-            if request.version in ("", "0") or request.initial_events:
+            if request.version in ("", "0"):
                 position = history.after(store.version)
                 for object in store.all(resource, request.namespace or None):
                     if request.wanted(object):
                         yield _line("ADDED", json.dumps(object, separators=(",", ":")).encode())
-                if request.initial_events:
-                    yield self._bookmark(resource, {"k8s.io/initial-events-end": "true"})
             else:
                 version = int(request.version)
                 if store.forgotten(resource, version):
@@ -90,11 +69,6 @@ class Watches:
                 position = history.after(version)
             while True:
                 news.clear()
-                if dropped != self._dropped:
-                    raise ConnectionResetError
-                if expired != self._expired:
-                    yield _line("ERROR", json.dumps(too_old(store.version - 1, store.version)).encode())
-                    return
                 changes = history.since(position)
                 position += len(changes)
                 if changes:
@@ -107,7 +81,7 @@ class Watches:
                     return
                 if request.bookmarks and now >= bookmark:
                     bookmark = now + self.world.pace(BOOKMARKS)
-                    yield self._bookmark(resource, {})
+                    yield self._bookmark(resource)
                 wait = min(end, bookmark if request.bookmarks else end) - now
                 with_timeout = asyncio.wait_for(news.wait(), timeout=max(wait, 0.001))
                 try:
@@ -117,10 +91,8 @@ class Watches:
         finally:
             self._open.discard(news)
 
-    def _bookmark(self, resource: Resource, annotations: Object) -> bytes:
+    def _bookmark(self, resource: Resource) -> bytes:
         metadata: Object = {"resourceVersion": str(self.world.store.version)}
-        if annotations:
-            metadata["annotations"] = annotations
         object = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
         return _line("BOOKMARK", json.dumps(object).encode())
 

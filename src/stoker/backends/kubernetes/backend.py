@@ -12,17 +12,10 @@ import sys
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
-from stoker.backends.base.byhand import (
-    document_lines,
-    input_lines,
-    needs_command,
-    stop,
-    subshell,
-    yaml_text,
-)
+from stoker.backends.base.byhand import document_lines, input_lines, needs_command, stop, subshell, yaml_text
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes.api.access import UNKNOWN, KubernetesContext
-from stoker.backends.kubernetes.api.client import Cluster
+from stoker.backends.kubernetes.api.client import Cluster, reached
 from stoker.backends.kubernetes.platform import KubernetesPlatform
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request import pod as podprogram
@@ -89,11 +82,8 @@ class KubernetesBackend(Watched):
         """Whether the cluster has another node for a step; asks it, over a connection of its own."""
         from stoker.backends.kubernetes.proof.prove import has_other_place
 
-        cluster = Cluster(KubernetesSettings(**self._options), os.environ)
-        try:
+        with reached(self._options) as cluster:
             return has_other_place(step, self._options, cluster, cluster.namespace, avoid)
-        finally:
-            cluster.close()
 
     def may_detach(self, run: DetachedRun) -> None:
         """`UsageError` if a pod lacks what a driver needs; the cluster is not asked."""
@@ -138,13 +128,7 @@ class KubernetesBackend(Watched):
             return KubernetesContext(context=UNKNOWN, server=UNKNOWN, namespace=UNKNOWN, cluster={}, user={})
 
     def _shown_entry(self, job: Job, settings: KubernetesSettings) -> Mapping[str, Any]:
-        return k8sjobs.entry(
-            k8sjobs.without_secrets(job),
-            self._site,
-            settings,
-            shares=self._shares,
-            environment={},
-        )
+        return k8sjobs.entry(k8sjobs.without_secrets(job), self._site, settings, shares=self._shares, environment={})
 
 
 # The script by which a person runs a rendered job by hand. Stoker's worker, which runs bring and take away, is made by

@@ -17,13 +17,13 @@ from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed
-from stoker.backends.kubernetes.api.client import Cluster, delete
+from stoker.backends.kubernetes.api.client import Cluster, delete, existing
 from stoker.backends.kubernetes.api.follow import Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.explain.causes import JobEnd
 from stoker.backends.kubernetes.explain.pending import Explanations, Pending, patience_of
 from stoker.backends.kubernetes.objects import condition, index_of
 from stoker.backends.kubernetes.request import jobs as k8sjobs
-from stoker.backends.kubernetes.running.ending import KILL, Deletions, delete_job
+from stoker.backends.kubernetes.running.ending import Deletions, delete_job, end_pod
 from stoker.backends.kubernetes.running.handles import (
     CERTAIN,
     JobObject,
@@ -141,8 +141,8 @@ class KubernetesPlatform:
 
     def _load(self, namespace: str, run: str) -> None:
         """Find the Jobs of earlier drivers of a run, and Secrets of theirs whose Job was never created."""
-        follower = self._follower(namespace, run)
-        self._read(follower)
+        follower = self.follower(namespace, run)
+        self.read(follower)
         for name, thing in follower.jobs.things.items():
             place = job_object(thing, namespace, run)
             if place is None or thing["metadata"].get("deletionTimestamp"):
@@ -167,11 +167,11 @@ class KubernetesPlatform:
             if not secret["metadata"].get("ownerReferences"):
                 owner: Mapping[str, Any] | None = follower.jobs.things.get(name)
                 if k8sjobs.SET in secret["metadata"]["labels"]:
-                    owner = self._sender.existing(f"{k8sjobs.collection(namespace, 'JobSet')}/{name}")
+                    owner = existing(self._cluster, f"{k8sjobs.collection(namespace, 'JobSet')}/{name}")
                 if owner is not None:
                     self._sender.own(owner)
                 else:
-                    self._delete(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+                    delete(self._cluster, f"/api/v1/namespaces/{namespace}/secrets/{name}")
 
     def _path_of(self, namespace: str, name: str) -> str:
         return f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
@@ -179,20 +179,21 @@ class KubernetesPlatform:
     def _selector(self, run: str) -> str:
         return f"{k8sjobs.RUN}={k8sjobs.label_text(run)}"
 
-    def _follower(self, namespace: str, run: str) -> Follower:
+    def follower(self, namespace: str, run: str) -> Follower:
+        """What the watches tell of a run."""
         key = (namespace, run)
         if key not in self._followers:
             self._followers[key] = Follower(self._cluster, namespace, self._selector(run))
         return self._followers[key]
 
     def _follower_of(self, handle: KubernetesHandle) -> Follower:
-        return self._follower(handle.place.namespace, handle.place.run)
+        return self.follower(handle.place.namespace, handle.place.run)
 
     def _is_worth_adopting(self, place: JobObject | PoolPod, index: int) -> bool:
         """Whether a job of an earlier driver went well, or may still."""
         if isinstance(place, PoolPod):
             return self._pools.is_worth_adopting(place, index)
-        follower = self._follower(place.namespace, place.run)
+        follower = self.follower(place.namespace, place.run)
         pods = [one for one in follower.pods.get(place.name, {}).values() if place.has(one, index)]
         if not pods:
             thing = follower.jobs.things.get(place.name, {})
@@ -333,7 +334,7 @@ class KubernetesPlatform:
         away = None
         for follower in self._followers.values():
             try:
-                self._read(follower, ready)
+                self.read(follower, ready)
             except Away as error:
                 away = error
         if self._wakeup.descriptor in ready:
@@ -341,7 +342,8 @@ class KubernetesPlatform:
         self._pools.read(ready)
         return away
 
-    def _read(self, follower: Follower, ready: Collection[int] | None = None) -> None:
+    def read(self, follower: Follower, ready: Collection[int] | None = None) -> None:
+        """Take what the watches tell."""
         try:
             follower.read(ready)
             self._take_news(follower)
@@ -401,9 +403,7 @@ class KubernetesPlatform:
             nodes = handle.facts.get("node", "")
             message = self._start_again(handle, status)
             if message:
-                note = {"job": self.identity(handle)["job"], "nodes": nodes, "message": message}
-                event = WorkerEvent(kind="noted", note="requeued", data=note)
-                return JobReport(message=message, output=output, facts=handle.facts, events=[event])
+                return self._requeued(handle, message, output, nodes)
             status = status_without_result(status, handle.place)
         running = any("running" in main_state(pod) or "terminated" in main_state(pod) for pod in pods.values())
         handle.running = handle.running or running
@@ -432,12 +432,10 @@ class KubernetesPlatform:
                 handle.running = False
                 self._pools.requeue(handle)
                 message = f"{end.message.partition(';')[0]}; it waits for another pod"
-                data = {"job": self.identity(handle)["job"], "nodes": handle.facts.get("node", ""), "message": message}
-                event = WorkerEvent(kind="noted", note="requeued", data=data)
-                return JobReport(message=message, output=output, facts=handle.facts, events=[event])
+                return self._requeued(handle, message, output, handle.facts.get("node", ""))
             else:
                 status = failed(CANCELLED) if handle.ending else order.end or status_without_result(end, handle.place)
-                self._pools.settle(handle, status)
+                self._pools.finish(handle, status)
         handle.running = handle.running or order.claimed
         if order.status is not None:
             return JobReport(running=handle.running, output=output, facts=handle.facts, status=order.status)
@@ -446,6 +444,14 @@ class KubernetesPlatform:
             return JobReport(running=True, output=output, facts=handle.facts, events=events)
         return JobReport(message=order.message, reason=order.reason, output=output, facts=handle.facts)
 
+    def _requeued(
+        self, handle: KubernetesHandle, message: str, output: list[tuple[int, str, bytes]], nodes: str
+    ) -> JobReport:
+        """The report of a job whose pod the cluster took away, and that waits or runs again."""
+        data = {"job": self.identity(handle)["job"], "nodes": nodes, "message": message}
+        event = WorkerEvent(kind="noted", note="requeued", data=data)
+        return JobReport(message=message, output=output, facts=handle.facts, events=[event])
+
     def _explain(
         self, handle: KubernetesHandle, pods: Mapping[int, Mapping[str, Any]], now: float
     ) -> tuple[str, str, JobStatus | None]:
@@ -453,13 +459,7 @@ class KubernetesPlatform:
         place = handle.place
         waiting = len(self._handles.get(place.path, ()))
         handle.next_look = now + EXPLAIN * max(1.0, waiting / EXPLAINED)
-        thing = self._follower(place.namespace, place.run).seen.get(place.name)
-        if thing is None:
-            return "", "", None
-        patience = patience_of(settings_of(handle.job.step, KubernetesSettings, self._options))
-        pending = self._explanations.why(
-            place.namespace, thing, list(pods.values()), gang=place.nodes > 1, now=now, patience=patience
-        )
+        pending = self.why_pending(place, list(pods.values()), handle.job, now=now, gang=place.nodes > 1)
         if pending is None:
             return "", "", None
         if not pending.hopeless:
@@ -505,10 +505,9 @@ class KubernetesPlatform:
 
     def _end_in(self, place: JobObject, indexes: Sequence[int], *, grace: float) -> None:
         """End jobs of a Job: the whole Job where none of it is left."""
-        follower = self._follower(place.namespace, place.run)
+        follower = self.follower(place.namespace, place.run)
         followed = self._handles.get(place.path, {})
         whole = all(index in indexes or followed[index].ending for index in followed)
-        seconds = max(KILL, round(grace))
         pods = follower.pods.get(place.name, {})
         if whole and not any(one is place for one, _ in self._earlier.remaining()):
             delete_job(self._cluster, place)
@@ -516,11 +515,7 @@ class KubernetesPlatform:
             if is_complete(pod) or pod["metadata"]["uid"] in follower.gone:
                 continue
             if any(place.has(pod, index) for index in indexes):
-                self._delete(f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}", grace=seconds)
-
-    def _delete(self, path: str, *, grace: float | None = None) -> None:
-        """Delete an object; one that is gone is fine."""
-        delete(self._cluster, path, grace=grace)
+                end_pod(self._cluster, place.namespace, pod["metadata"]["name"], grace)
 
     def forget(self, handle: KubernetesHandle) -> None:
         """A job is over; with the last one of a Job, it is deleted."""
@@ -537,29 +532,16 @@ class KubernetesPlatform:
         followed.pop(handle.index, None)
         for pod_log in handle.logs.values():
             if not pod_log.log.complete:
-                self._follower(place.namespace, place.run).give_up_log(pod_log.log)
+                self.follower(place.namespace, place.run).give_up_log(pod_log.log)
 
     def _drop_if_empty(self, place: JobObject, handle: KubernetesHandle) -> None:
         """Delete a Job of which nothing is followed and nothing may be adopted; `handle` was its last one."""
         if self._handles.get(place.path) or any(one is place for one, _ in self._earlier.remaining()):
             return
         self._handles.pop(place.path, None)
-        follower = self._follower(place.namespace, place.run)
-        things = [follower.seen.get(place.name, {}), *follower.pods.get(place.name, {}).values()]
-        self._explanations.forget(*things)
-        follower.forget(place.name)
-        if settings_of(handle.job.step, KubernetesSettings, self._options).get("ttl") is None:
-            self._undeleted[place.path] = (time.monotonic() + KEEP, self.polls + POLLS, place)
+        self.drop(place, stays=settings_of(handle.job.step, KubernetesSettings, self._options).get("ttl") is not None)
 
     # What pools ask for
-
-    def follower(self, namespace: str, run: str) -> Follower:
-        """What the watches tell of a run."""
-        return self._follower(namespace, run)
-
-    def read(self, follower: Follower) -> None:
-        """Take what the watches tell."""
-        self._read(follower)
 
     def change(self, handle: KubernetesHandle) -> None:
         """Something is new of a job."""
@@ -570,21 +552,22 @@ class KubernetesPlatform:
         return any(not one.running for by_index in self._handles.values() for one in by_index.values())
 
     def why_pending(
-        self, place: JobObject, pods: Sequence[Mapping[str, Any]], job: Job, *, now: float
+        self, place: JobObject, pods: Sequence[Mapping[str, Any]], job: Job, *, now: float, gang: bool = False
     ) -> Pending | None:
-        """Why pods of a pool's Job do not start."""
-        thing = self._follower(place.namespace, place.run).seen.get(place.name)
+        """Why pods of a Job do not start."""
+        thing = self.follower(place.namespace, place.run).seen.get(place.name)
         if thing is None:
             return None
         patience = patience_of(settings_of(job.step, KubernetesSettings, self._options))
-        return self._explanations.why(place.namespace, thing, pods, gang=False, now=now, patience=patience)
+        return self._explanations.why(place.namespace, thing, pods, gang=gang, now=now, patience=patience)
 
-    def drop(self, place: JobObject) -> None:
-        """Have a Job of a pool deleted, of which nothing is wanted any more."""
-        follower = self._follower(place.namespace, place.run)
+    def drop(self, place: JobObject, *, stays: bool = False) -> None:
+        """Have a Job deleted of which nothing is wanted any more, unless the cluster itself removes it."""
+        follower = self.follower(place.namespace, place.run)
         self._explanations.forget(follower.seen.get(place.name, {}), *follower.pods.get(place.name, {}).values())
         follower.forget(place.name)
-        self._undeleted[place.path] = (time.monotonic() + KEEP, self.polls + POLLS, place)
+        if not stays:
+            self._undeleted[place.path] = (time.monotonic() + KEEP, self.polls + POLLS, place)
 
     def _delete_finished(self, now: float) -> None:
         """Have Jobs deleted that have been over for a while."""

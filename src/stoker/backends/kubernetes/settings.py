@@ -67,24 +67,14 @@ _AMOUNT: Final = ("sizeLimit", "divisor", "storage")
 """Those that are one quantity."""
 _TEMPLATE: Final = ("metadata", "spec")
 _POD_SETTINGS: Final[Mapping[str, str]] = {
-    "node_selectors": "node_selector",
-    "affinity": "affinity",
-    "tolerations": "tolerations",
-    "annotations": "annotations",
-    "labels": "labels",
-    "volumes": "volumes",
-    "volume_mounts": "volume_mounts",
-    "host_ipc": "host_ipc",
-    "scheduler_name": "scheduler",
-    "image_pull_secrets": "image_pull_secrets",
-    "env": "env",
-    "env_from": "env_from",
-    "container_security_context": "security_context",
-    "security_context": "pod_security_context",
-    "resources": "pod_resources",
-    "additional_pod_spec_args": "pod_spec",
+    "node_selector": "node_selectors",
+    "scheduler": "scheduler_name",
+    "security_context": "container_security_context",
+    "pod_security_context": "security_context",
+    "pod_resources": "resources",
+    "pod_spec": "additional_pod_spec_args",
 }
-"""A field of ZenML's `KubernetesPodSettings` → the field here."""
+"""A field here → the field of ZenML's `KubernetesPodSettings`, where that has another name."""
 
 
 def parse_flag_word(value: Any) -> Any:
@@ -421,24 +411,24 @@ def _plain(value: Any) -> Any:
 
 
 def _objects(value: Any, fix: str) -> tuple[dict[str, Any], ...]:
+    return tuple(_as_json(entry) for entry in _entries(value, "object", fix))
+
+
+def _entries(value: Any, noun: str, fix: str) -> list[Mapping[str, Any]]:
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
-        raise SettingsError(f"{value!r} is not a list of objects", fix=fix)
+        raise SettingsError(f"{value!r} is not a list of {noun}s", fix=fix)
     entries = [_plain(entry) for entry in value]
     for entry in entries:
         if not isinstance(entry, Mapping):
-            raise SettingsError(f"{entry!r} is not an object", fix=fix)
-    return tuple(_as_json(entry) for entry in entries)
+            raise SettingsError(f"{entry!r} is no {noun}", fix=fix)
+    return entries
 
 
 def _records(value: Any, noun: str, known: tuple[str, ...], fix: str) -> Any:
     if value is UNSET or value is None:
         return value
-    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
-        raise SettingsError(f"{value!r} is not a list of {noun}s", fix=fix)
     records = []
-    for entry in map(_plain, value):
-        if not isinstance(entry, Mapping):
-            raise SettingsError(f"{entry!r} is not a {noun}", fix=fix)
+    for entry in _entries(value, noun, fix):
         _known(entry, noun, known)
         for name, words in _WORDS.items():
             if entry.get(name) and entry[name] not in words:
@@ -548,45 +538,49 @@ class KubernetesSettings:
     }
     """The name that ZenML or the API has for a field → the field."""
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "active_deadline_seconds": "timeout of the step: @step(timeout=3600)",
-        "timeout": "timeout of the step: @step(timeout=3600)",
+        **dict.fromkeys(("active_deadline_seconds", "timeout"), "timeout of the step: @step(timeout=3600)"),
         "synchronous": "start the run with --detach, or leave it out",
-        "max_parallelism": "max_parallel of the pipeline",
-        "backoff_limit_margin": "retry of the step: @step(retry=3)",
-        "orchestrator_job_backoff_limit": "retry of the step: @step(retry=3)",
+        **dict.fromkeys(("max_parallelism", "parallel_step_startup_waiting_period"), "max_parallel of the pipeline"),
+        **dict.fromkeys(
+            ("backoff_limit_margin", "orchestrator_job_backoff_limit", "pod_failure_max_retries"),
+            "retry of the step: @step(retry=3)",
+        ),
         "pod_failure_policy": "leave it out: preempted and lost pods are started again by themselves",
         "fail_on_container_waiting_reasons": "leave it out: an image that cannot be pulled fails the step at once",
-        "job_monitoring_interval": "leave it out: the cluster reports changes by itself",
-        "job_monitoring_delay": "leave it out: the cluster reports changes by itself",
+        **dict.fromkeys(
+            ("job_monitoring_interval", "job_monitoring_delay"), "leave it out: the cluster reports changes by itself"
+        ),
         "interrupt_check_interval": "leave it out: a cancelled run is known at once",
         "stream_step_logs": "leave it out: what steps print is followed, and kept",
-        "pod_failure_max_retries": "retry of the step: @step(retry=3)",
         "pod_failure_retry_delay": "retry of the step: @step(retry=Retry(times=3, delay=60))",
         "pod_failure_backoff": "retry of the step: @step(retry=Retry(times=3, delay=60, backoff=2))",
         "skip_owner_references": "leave it out: a job has no owner, and owns what goes with it",
-        "pod_count": "resources=ResourceSettings(nodes=…)",
         "orchestrator_pod_settings": "driver = {image = …, memory = …}, for runs that are started with --detach",
-        "job_name_prefix": "leave it out: jobs are named after the pipeline and the step",
-        "pod_name_prefix": "leave it out: jobs are named after the pipeline and the step",
-        "successful_jobs_history_limit": "leave it out: start runs from cron, CI or a scheduler",
-        "failed_jobs_history_limit": "leave it out: start runs from cron, CI or a scheduler",
-        "concurrency_policy": "leave it out: start runs from cron, CI or a scheduler",
-        "starting_deadline_seconds": "leave it out: start runs from cron, CI or a scheduler",
+        **dict.fromkeys(
+            ("job_name_prefix", "pod_name_prefix"), "leave it out: jobs are named after the pipeline and the step"
+        ),
+        **dict.fromkeys(
+            (
+                *("successful_jobs_history_limit", "failed_jobs_history_limit"),
+                *("concurrency_policy", "starting_deadline_seconds"),
+            ),
+            "leave it out: start runs from cron, CI or a scheduler",
+        ),
         "prevent_orchestrator_pod_caching": "leave it out: no pod but the steps' is started",
         "always_build_pipeline_image": "leave it out: images of steps are built",
         "api_request_timeout": "leave it out: a cluster that does not answer is said at once, and asked until it does",
         "max_api_retries": "leave it out: a cluster that does not answer is asked until it does",
-        "parallel_step_startup_waiting_period": "max_parallel of the pipeline",
         "pass_zenml_token_as_secret": "leave it out: there is no server",
         "skip_local_validations": "leave it out: a store that pods do not see is refused in the plan",
         "local": "shares_files=True where pods see this machine's folders",
         "incluster": "leave it out: inside a pod its service account is used",
-        "cpu": "resources=ResourceSettings(cpu_count=…)",
-        "memory": "resources=ResourceSettings(memory=…)",
-        "gpu": "resources=ResourceSettings(gpu_count=…)",
-        "disk": "resources=ResourceSettings(disk=…)",
-        "shared_memory": "resources=ResourceSettings(shared_memory=…)",
-        "gpu_vendor": "resources=ResourceSettings(gpu_vendor=…)",
+        **{
+            name: f"resources=ResourceSettings({field}=…)"
+            for name, field in (
+                *(("pod_count", "nodes"), ("cpu", "cpu_count"), ("gpu", "gpu_count")),
+                *((name, name) for name in ("memory", "disk", "shared_memory", "gpu_vendor")),
+            )
+        },
     }
     """A name that people know from elsewhere → what to write."""
 
@@ -726,8 +720,5 @@ class KubernetesSettings:
         value = getattr(self, name)
         if value is not UNSET and value is not None:
             return value
-        if value is UNSET and self.pod_settings:
-            for theirs, ours in _POD_SETTINGS.items():
-                if ours == name and self.pod_settings.get(theirs) is not None:
-                    return self.pod_settings[theirs]
-        return default
+        theirs = self.pod_settings.get(_POD_SETTINGS.get(name, name)) if value is UNSET and self.pod_settings else None
+        return default if theirs is None else theirs

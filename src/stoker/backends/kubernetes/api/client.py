@@ -10,6 +10,7 @@ import contextlib
 import functools
 import http.client
 import json
+import os
 import select
 import socket
 import ssl
@@ -120,29 +121,15 @@ class Cluster:
         """Change fields of an object (a JSON merge patch)."""
         return self.ask("PATCH", path, {}, body)
 
-    def delete(
-        self, path: str, *, grace: float | None = None, propagation: str = "Background", version: str = ""
-    ) -> dict[str, Any]:
+    def delete(self, path: str, *, grace: float | None = None, version: str = "") -> dict[str, Any]:
         """Delete an object and what it owns; `grace`: seconds for pods to end, None for their own. With `version` only
         as it was at that resourceVersion: `ApiError` 409 where it has changed."""
-        body: dict[str, Any] = {"propagationPolicy": propagation}
+        body: dict[str, Any] = {"propagationPolicy": "Background"}
         if version:
             body["preconditions"] = {"resourceVersion": version}
         if grace is not None:
             body["gracePeriodSeconds"] = int(grace)
         return self.ask("DELETE", path, {}, body)
-
-    def watch(self, path: str, *, resource_version: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """The events of a watch, bookmarks among them, until the server ends it."""
-        stream = self.open_watch(path, resource_version=resource_version, **params)
-        try:
-            rest = b""
-            for data in self._pieces(stream):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in filter(None, lines):
-                    yield parse_json(line)
-        finally:
-            stream.close()
 
     def log(
         self, namespace: str, pod: str, *, container: str = "", since: str = "", follow: bool = False
@@ -163,7 +150,7 @@ class Cluster:
             if stream.status not in (None, 200):
                 error = stream.error()
                 if error.status in _LAME or error.status == 429:
-                    raise self._away(f"status {error.status}: {error.words[:200]}")
+                    raise self.away(f"status {error.status}: {error.words[:200]}")
                 raise error
             if data:
                 yield data
@@ -171,7 +158,7 @@ class Cluster:
                 poller = select.poll()  # `select.select` refuses the thousandth descriptor
                 poller.register(stream.fileno(), select.POLLIN)
                 if not poller.poll(self._patience * 1000) and not silent:
-                    raise self._away(f"nothing came for {self._patience:g} s")
+                    raise self.away(f"nothing came for {self._patience:g} s")
 
     def open_watch(self, path: str, *, resource_version: str, **params: Any) -> Stream:
         """A watch as a stream of lines of JSON."""
@@ -194,11 +181,11 @@ class Cluster:
 
     def inquire(self, path: str, **params: Any) -> Inquiry:
         """Ask for an object or a list, and wait for nothing; `Away` where no connection can be made."""
-        return Inquiry(self.stream(path, params), self._away, self._patience)
+        return Inquiry(self.stream(path, params), self.away, self._patience)
 
     def inquire_log(self, namespace: str, pod: str, *, container: str = "") -> Inquiry:
         """Ask for what there is of the log of a pod's container, each line behind its time, and wait for nothing."""
-        return Inquiry(self.open_log(namespace, pod, container=container, follow=False), self._away, self._patience)
+        return Inquiry(self.open_log(namespace, pod, container=container, follow=False), self.away, self._patience)
 
     # Requests
 
@@ -231,7 +218,7 @@ class Cluster:
 
     def _answer(self, status: int, text: str, request: str) -> dict[str, Any]:
         if status in _LAME or status == 429:
-            raise self._away(f"status {status}: {_words(text)[:200]}")
+            raise self.away(f"status {status}: {_words(text)[:200]}")
         if status >= 400:
             raise _refusal(status, text, request)
         try:
@@ -249,7 +236,7 @@ class Cluster:
         """Wait as the server asks; broken off by `abandon`."""
         length = float(seconds) if seconds.replace(".", "", 1).isdecimal() else 1.0
         if self._abandoned.wait(min(length, LONGEST_WAIT)):
-            raise self._away("it is not asked any more")
+            raise self.away("it is not asked any more")
 
     def _target(self, path: str, params: Mapping[str, Any]) -> str:
         query = urllib.parse.urlencode({name: value for name, value in params.items() if value is not None})
@@ -263,7 +250,7 @@ class Cluster:
             headers["Content-Type"] = f"application/{kind}"
         for again in (True, False):
             if self._abandoned.is_set():
-                raise self._away("it is not asked any more")
+                raise self.away("it is not asked any more")
             connection = self._connection = self._connection or self._connect()
             try:
                 connection.request(method, target, data, headers)
@@ -276,7 +263,7 @@ class Cluster:
                 # created has a name, so that the second time is a conflict.
                 if again and not isinstance(error, (TimeoutError, ConnectionRefusedError)):
                     continue
-                raise self._away(str(error) or type(error).__name__) from error
+                raise self.away(str(error) or type(error).__name__) from error
         raise AssertionError("a second failure is raised")
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -299,7 +286,8 @@ class Cluster:
             self._connection.close()
             self._connection = None
 
-    def _away(self, why: str) -> Away:
+    def away(self, why: str) -> Away:
+        """The error of a server that does not answer."""
         place = self.access.place
         fix = f"see whether `kubectl --context {place.context} get namespaces` answers"
         return Away(f"the Kubernetes API server at {place.server} does not answer: {why}", fix=fix)
@@ -311,7 +299,7 @@ class Cluster:
         target = self._target(path, params)
         with self.answers.question(f"GET {path}"), self._in_use:
             if self._abandoned.is_set():
-                raise self._away("it is not asked any more")
+                raise self.away("it is not asked any more")
             headers = self.access.headers()
             connection = self._connect()
             try:
@@ -321,62 +309,32 @@ class Cluster:
                 stream = Stream(sock, path, self._streams.discard)
             except OSError as error:
                 connection.close()
-                raise self._away(str(error) or type(error).__name__) from error
+                raise self.away(str(error) or type(error).__name__) from error
             self._streams.add(stream)
             return stream
 
-    def upgrade(
-        self, path: str, params: Sequence[tuple[str, str]], headers: Mapping[str, str]
-    ) -> tuple[socket.socket, Mapping[str, str], bytes]:
-        """A connection that the server has switched to another protocol: the socket, the headers of the answer by their
-        names in small letters, and what came behind them.
-
-        Reads and writes fail that take longer than the client's patience. `ApiError` for a refusal, `Away` where no
-        answer comes.
-        """
-        with self.answers.question(f"GET {path}"), self._in_use:
-            for again in (True, False):
-                sock = self._ask_upgrade(path, params, headers)
-                try:
-                    status, fields, rest = _read_head(sock)
-                    if status == 101:
-                        return sock, fields, rest
-                    text = _read_rest(sock, fields, rest)
-                except OSError as error:
-                    sock.close()
-                    raise self._away(str(error) or type(error).__name__) from error
-                sock.close()
-                if status == 401 and again and self.access.renewable:
-                    self.access.renew()
-                    continue
-                raise self.upgrade_refusal(path, status, text)
-        raise AssertionError("a second answer is returned or raised")
-
     def ask_upgrade(self, path: str, params: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> socket.socket:
         """A connection on which the server was asked for another protocol, and has not answered yet; `Away` where none
-        can be made."""
+        can be made. Reads and writes fail that take longer than the client's patience."""
         with self.answers.question(f"GET {path}"), self._in_use:
-            return self._ask_upgrade(path, params, headers)
-
-    def _ask_upgrade(self, path: str, params: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> socket.socket:
-        if self._abandoned.is_set():
-            raise self._away("it is not asked any more")
-        target = f"{self._server.path}{path}?{urllib.parse.urlencode(params)}"
-        connection = self._connect()
-        try:
-            connection.connect()
-            self._begin(connection.sock, target, {**self.access.headers(), **headers})
-        except OSError as error:
-            connection.close()
-            raise self._away(str(error) or type(error).__name__) from error
-        sock: socket.socket = connection.sock
-        return sock
+            if self._abandoned.is_set():
+                raise self.away("it is not asked any more")
+            target = f"{self._server.path}{path}?{urllib.parse.urlencode(params)}"
+            connection = self._connect()
+            try:
+                connection.connect()
+                self._begin(connection.sock, target, {**self.access.headers(), **headers})
+            except OSError as error:
+                connection.close()
+                raise self.away(str(error) or type(error).__name__) from error
+            sock: socket.socket = connection.sock
+            return sock
 
     def upgrade_refusal(self, path: str, status: int, body: bytes) -> BackendError:
         """The error of an answer to an upgrade that is none."""
         text = body.decode("utf-8", "replace")
         if status in _LAME or status == 429:
-            return self._away(f"status {status}: {_words(text)[:200]}")
+            return self.away(f"status {status}: {_words(text)[:200]}")
         return _refusal(status, text, f"GET {path}")
 
     def _begin(self, sock: socket.socket, target: str, headers: Mapping[str, str]) -> None:
@@ -577,6 +535,16 @@ class Inquiry:
         self._stream.close()
 
 
+@contextlib.contextmanager
+def reached(options: Mapping[str, Any], *, patience: float = TIMEOUT) -> Iterator[Cluster]:
+    """Within the block a client of the cluster that settings name; `SettingsError` where no kubeconfig names one."""
+    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=patience)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
 def delete(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
     """Delete an object; whether it was there."""
     try:
@@ -586,6 +554,16 @@ def delete(cluster: Cluster, path: str, *, grace: float | None = None) -> bool:
             raise
         return False
     return True
+
+
+def existing(cluster: Listing, path: str) -> dict[str, Any] | None:
+    """An object at its place in the API; None where it is not there."""
+    try:
+        return cluster.get(path)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 class Listing(Protocol):
@@ -612,20 +590,19 @@ def items(cluster: Listing, path: str) -> list[dict[str, Any]]:
     return [one for page in pages(cluster, path, limit=ITEMS) for one in page.get("items") or ()]
 
 
+def seen_items(cluster: Listing, path: str, *hidden: int) -> list[dict[str, Any]] | None:
+    """The same; None where this account may not see them (403), or the server answers with another of these codes."""
+    try:
+        return items(cluster, path)
+    except ApiError as error:
+        if error.status not in (403, *hidden):
+            raise
+        return None
+
+
 def next_page(page: Mapping[str, Any]) -> str:
     """What a list's next page is asked for by (`continue`); empty behind the last one."""
     return str((page.get("metadata") or {}).get("continue") or "")
-
-
-def _read_head(sock: socket.socket) -> tuple[int, Mapping[str, str], bytes]:
-    """Status and headers of an answer, and what came behind them."""
-    data = b""
-    while (head := head_of(data)) is None:
-        piece = sock.recv(_PIECE)
-        if not piece:
-            raise OSError("the connection ended before an answer came")
-        data += piece
-    return head
 
 
 def head_of(data: bytes) -> tuple[int, Mapping[str, str], bytes] | None:
@@ -652,16 +629,6 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     words = first.split(" ", 2)
     return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0, fields
-
-
-def _read_rest(sock: socket.socket, fields: Mapping[str, str], data: bytes) -> bytes:
-    """The body of a refusal: of a known length, or what comes until the server closes."""
-    while not is_whole(fields, data):
-        piece = sock.recv(_PIECE)
-        if not piece:
-            break
-        data += piece
-    return data
 
 
 def _refusal(status: int, text: str, request: str) -> ApiError:

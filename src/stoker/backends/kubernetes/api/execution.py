@@ -18,7 +18,7 @@ import struct
 from collections import deque
 from typing import Final, Iterator, Mapping, Sequence
 
-from stoker.backends.kubernetes.api.client import Cluster, head_of, is_whole
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, head_of, is_whole
 from stoker.core.codec import parse_json
 from stoker.core.errors import Away, BackendError, SettingsError
 
@@ -52,12 +52,36 @@ def opened(
     `ApiError` where the API server refuses the command, `Away` where no answer comes.
     """
     request = _ExecRequest(namespace, pod, command, container=container, terminal=terminal)
-    sock, fields, rest = cluster.upgrade(request.path, request.params, request.headers)
-    try:
-        return sock, request.protocol(fields), rest
-    except BackendError:
-        sock.close()
-        raise
+    for again in (True, False):
+        sock = cluster.ask_upgrade(request.path, request.params, request.headers)
+        try:
+            return (sock, *_accepted(cluster, sock, request))
+        except BackendError as error:  # `Away` too
+            sock.close()
+            refused = isinstance(error, ApiError) and error.status == 401
+            if not (refused and again and cluster.access.renewable):
+                raise
+            cluster.access.renew()
+    raise AssertionError("a second answer is returned or raised")
+
+
+def _accepted(cluster: Cluster, sock: socket.socket, request: _ExecRequest) -> tuple[str, bytes]:
+    """Wait for the answer that accepts a command: the protocol, and what came behind it."""
+    data = b""
+    with cluster.answers.question(f"GET {request.path}"):
+        try:
+            while (head := head_of(data)) is None or (head[0] != 101 and not is_whole(head[1], head[2])):
+                piece = sock.recv(1 << 18)
+                if not piece:
+                    break
+                data += piece
+        except OSError as error:
+            raise cluster.away(str(error) or type(error).__name__) from error
+        if head is None:
+            raise cluster.away("the connection ended before an answer came")
+        if head[0] != 101:
+            raise cluster.upgrade_refusal(request.path, head[0], head[2])
+        return request.protocol(head[1]), head[2]
 
 
 class _ExecRequest:
@@ -165,14 +189,7 @@ class Execution:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        namespace: str,
-        pod: str,
-        command: Sequence[str],
-        *,
-        container: str,
-        wait: bool = True,
+        self, cluster: Cluster, namespace: str, pod: str, command: Sequence[str], *, container: str, wait: bool = True
     ) -> None:
         self._cluster = cluster
         self._head: bytes | None = None

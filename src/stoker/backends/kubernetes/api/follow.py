@@ -488,16 +488,9 @@ Keep = Callable[[dict[str, Any], "Mapping[str, Any] | None"], dict[str, Any]]
 
 # What `causes`, `nodes`, `pending` and the platform read of a pod.
 _METADATA: Final = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "labels",
-    "annotations",
+    "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels", "annotations",
     "ownerReferences",
-)
+)  # fmt: skip
 _CONTAINER: Final = ("name", "image", "resources", "restartPolicy", "volumeMounts")
 _STATUS: Final = ("phase", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
 _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")

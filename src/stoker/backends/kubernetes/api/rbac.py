@@ -1,5 +1,5 @@
-"""The rights that the backend needs, one by one, as RBAC's rules, as YAML, and as a kubectl line that gives them; and
-which of them an account lacks, by the API server's own word.
+"""The rights that the backend needs, one by one, as RBAC's rules and as a kubectl line that gives them; and which of
+them an account lacks, by the API server's own word.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 """
@@ -7,7 +7,7 @@ https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Iterable, Mapping, Protocol, Sequence
+from typing import Any, Final, Iterable, Mapping, Protocol
 
 import attrs
 
@@ -27,7 +27,7 @@ class Api(Protocol):
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """Create an object."""
 
-    def delete(self, path: str, *, grace: float | None = None, propagation: str = "Background") -> dict[str, Any]:
+    def delete(self, path: str, *, grace: float | None = None) -> dict[str, Any]:
         """Delete an object."""
 
 
@@ -52,7 +52,7 @@ class Denied:
         return f"{plain}.{self.group}{slash}{part}" if self.group else self.resource
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Right:
     """A right that the backend uses, and what for."""
 
@@ -61,132 +61,57 @@ class Right:
     verbs: tuple[str, ...]
     use: str
     """What becomes impossible without it."""
-    needed: bool = True
+    needed: bool = attrs.field(default=True, kw_only=True)
     """Whether nothing runs without it."""
-    cluster: bool = False
+    cluster: bool = attrs.field(default=False, kw_only=True)
     """Whether it is a right on the whole cluster, which few people have."""
 
 
-POOL_RIGHT: Final = Right(
-    group="",
-    resource="pods/exec",
-    verbs=("create", "get"),
-    use="let a pod take one step after another, and enter steps (stoker exec)",
-    needed=False,
-)
+_EXEC: Final = ("create", "get")
 """A websocket begins with a GET, and recent versions of Kubernetes ask for `create` besides:
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/"""
+_KEPT: Final = ("create", "get", "list", "patch", "delete")
+_ENTER: Final = "let a pod take one step after another, and enter steps (stoker exec)"
+_WAITS: Final = "say why a step waits: images that cannot be pulled, volumes that cannot be mounted, quotas"
+_MOUNTS: Final = "say before a run whether its pods can mount the claim"
+_NODES: Final = "refuse what no node can ever give before it is sent, and say what is free"
+POOL_RIGHT: Final = Right("", "pods/exec", _EXEC, _ENTER, needed=False)
 RIGHTS: Final = (
-    Right(
-        group="batch",
-        resource="jobs",
-        verbs=("create", "get", "list", "watch", "delete"),
-        use="start, follow and end the jobs of steps",
-    ),
-    Right(
-        group="",
-        resource="pods",
-        verbs=("get", "list", "watch", "delete"),
-        use="tell how a step goes and why it ended, and end it",
-    ),
-    Right(group="", resource="pods/log", verbs=("get",), use="read the output and the results of steps"),
-    Right(
-        group="",
-        resource="configmaps",
-        verbs=("create", "get", "list", "patch", "delete"),
-        use="bring Stoker's worker into pods",
-    ),
-    Right(
-        group="",
-        resource="secrets",
-        verbs=("create", "get", "list", "patch", "delete"),
-        use="bring a job's document and its secrets into its pod",
-    ),
-    Right(
-        group="",
-        resource="events",
-        verbs=("list", "watch"),
-        use="say why a step waits: images that cannot be pulled, volumes that cannot be mounted, quotas",
-        needed=False,
-    ),
+    Right("batch", "jobs", ("create", "get", "list", "watch", "delete"), "start, follow and end the jobs of steps"),
+    Right("", "pods", ("get", "list", "watch", "delete"), "tell how a step goes and why it ended, and end it"),
+    Right("", "pods/log", ("get",), "read the output and the results of steps"),
+    Right("", "configmaps", _KEPT, "bring Stoker's worker into pods"),
+    Right("", "secrets", _KEPT, "bring a job's document and its secrets into its pod"),
+    Right("", "events", ("list", "watch"), _WAITS, needed=False),
     POOL_RIGHT,
+    Right("", "services", ("create",), "give the pods of a step on several nodes names", needed=False),
     Right(
-        group="",
-        resource="services",
-        verbs=("create",),
-        use="give the pods of a step on several nodes names",
+        *("networking.k8s.io", "networkpolicies", ("list",)),
+        "say that a policy keeps the nodes of a step from each other",
         needed=False,
     ),
-    Right(
-        group="networking.k8s.io",
-        resource="networkpolicies",
-        verbs=("list",),
-        use="say that a policy keeps the nodes of a step from each other",
-        needed=False,
-    ),
-    Right(
-        group="",
-        resource="resourcequotas",
-        verbs=("list",),
-        use="refuse what a quota never allows before it is sent",
-        needed=False,
-    ),
-    Right(
-        group="",
-        resource="nodes",
-        verbs=("list",),
-        use="refuse what no node can ever give before it is sent, and say what is free",
-        needed=False,
-        cluster=True,
-    ),
+    Right("", "resourcequotas", ("list",), "refuse what a quota never allows before it is sent", needed=False),
+    Right("", "nodes", ("list",), _NODES, needed=False, cluster=True),
 )
 """What the backend does with the API server. Those that are not needed make it say less."""
-
-
 CLAIM_RIGHTS: Final = (
-    Right(group="", resource="pods", verbs=("create",), use="start the pod by which artifacts on a claim are reached"),
+    Right("", "pods", ("create",), "start the pod by which artifacts on a claim are reached"),
+    Right("", "pods/exec", _EXEC, "read and write artifacts on a claim through its pod"),
     Right(
-        group="",
-        resource="pods/exec",
-        verbs=("create", "get"),
-        use="read and write artifacts on a claim through its pod",
-    ),
-    Right(
-        group="",
-        resource="persistentvolumeclaims",
-        verbs=("get",),
-        use="say before a run whether its pods can mount the claim",
-        needed=False,
+        "", "persistentvolumeclaims", ("get",), "say before a run whether its pods can mount the claim", needed=False
     ),
 )
 """What the backend does where artifacts are on a claim."""
+_GROUPS: Final = "make the group of pods that {} starts together (queueing='{}')"
+_DEVICES: Final = "make the claim by which a pod asks for its devices (device_class)"
+_SETS: Final = "start and end steps on several nodes as JobSets (jobset=True)"
 GROUP_RIGHTS: Final[Mapping[str, Right]] = {
     right.group: right
     for right in (
-        Right(
-            group="jobset.x-k8s.io",
-            resource="jobsets",
-            verbs=("create", "get", "delete"),
-            use="start and end steps on several nodes as JobSets (jobset=True)",
-        ),
-        Right(
-            group="scheduling.volcano.sh",
-            resource="podgroups",
-            verbs=("create", "patch"),
-            use="make the group of pods that Volcano starts together (queueing='volcano')",
-        ),
-        Right(
-            group="scheduling.x-k8s.io",
-            resource="podgroups",
-            verbs=("create", "patch"),
-            use="make the group of pods that coscheduling starts together (queueing='coscheduling')",
-        ),
-        Right(
-            group="resource.k8s.io",
-            resource="resourceclaimtemplates",
-            verbs=("create", "patch"),
-            use="make the claim by which a pod asks for its devices (device_class)",
-        ),
+        Right("jobset.x-k8s.io", "jobsets", ("create", "get", "delete"), _SETS),
+        Right("scheduling.volcano.sh", "podgroups", ("create", "patch"), _GROUPS.format("Volcano", "volcano")),
+        Right("scheduling.x-k8s.io", "podgroups", ("create", "patch"), _GROUPS.format(*["coscheduling"] * 2)),
+        Right("resource.k8s.io", "resourceclaimtemplates", ("create", "patch"), _DEVICES),
     )
 }
 """What the backend does with kinds that only some settings make, by the group of their API."""
@@ -214,42 +139,22 @@ def manifests(namespace: str, user: str, rights: Iterable[Right] = RIGHTS, *, cl
     binding for those that are no namespace's."""
     rights = tuple(rights)
     words = re.sub(r"[^a-z0-9]+", "-", user.removeprefix("system:serviceaccount:").lower()).strip("-")[:40].strip("-")
-    binding = f"{ROLE}-{words}"
-    subject = subject_of(user)
-    objects: list[Any] = [
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "Role",
-            "metadata": {"name": ROLE, "namespace": namespace},
-            "rules": rules(right for right in rights if not right.cluster),
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": binding, "namespace": namespace},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ROLE},
-            "subjects": [subject],
-        },
-    ]
     wide = [right for right in rights if right.cluster]
-    if not cluster or not wide:
-        return objects
-    role = f"{ROLE}-nodes"
+    narrow = _role("", ROLE, words, user, [right for right in rights if not right.cluster], {"namespace": namespace})
+    return [*narrow, *(_role("Cluster", f"{ROLE}-nodes", words, user, wide, {}) if cluster and wide else ())]
+
+
+def _role(
+    prefix: str, name: str, words: str, user: str, rights: Iterable[Right], metadata: Mapping[str, str]
+) -> list[Any]:
+    """A role with rights, and its binding to an account."""
+    group = "rbac.authorization.k8s.io"
+    head = {"apiVersion": f"{group}/v1", "kind": f"{prefix}Role"}
+    reference = {"apiGroup": group, "kind": f"{prefix}Role", "name": name}
+    bound = {"metadata": {"name": f"{name}-{words}", **metadata}, "roleRef": reference, "subjects": [subject_of(user)]}
     return [
-        *objects,
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": role},
-            "rules": rules(wide),
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"{role}-{words}"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [subject],
-        },
+        {**head, "metadata": {"name": name, **metadata}, "rules": rules(rights)},
+        {**head, "kind": f"{prefix}RoleBinding", **bound},
     ]
 
 
@@ -278,51 +183,18 @@ def grant_line(denied: Denied) -> str:
     )
 
 
-def yaml_text(objects: Sequence[Any]) -> str:
-    """Objects as YAML documents; only what they hold, which is texts, lists and mappings."""
-    return "---\n".join("".join(f"{line}\n" for line in _yaml(each, 0)) for each in objects)
-
-
-def _yaml(value: Any, depth: int) -> list[str]:
-    pad = "  " * depth
-    lines: list[str] = []
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            if isinstance(each, (Mapping, list)) and each and not _is_plain(each):
-                lines += [f"{pad}{key}:", *_yaml(each, depth + (isinstance(each, Mapping)))]
-            else:
-                lines.append(f"{pad}{key}: {_flow(each)}")
-        return lines
-    for each in value:
-        first, *others = _yaml(each, depth + 1)
-        lines += [f"{pad}- {first.strip()}", *others]
-    return lines
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(_flow(each) for each in value)}]"
-    text = str(value)
-    plain = re.fullmatch(r"[A-Za-z][\w./-]*", text) and text.lower() not in ("yes", "no", "on", "off", "true", "null")
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def allowed(cluster: Api, right: Right, verb: str, namespace: str) -> bool:
     """Whether this account has a right, by the API server's own word."""
+    return _reviewed(cluster, "SelfSubjectAccessReview", right, verb, "" if right.cluster else namespace)
+
+
+def _reviewed(cluster: Api, kind: str, right: Right, verb: str, namespace: str, **asked: Any) -> bool:
+    """Whether a right is given, by a review of this kind."""
     resource, _, part = right.resource.partition("/")
-    attributes = {"verb": verb, "group": right.group, "resource": resource, "subresource": part}
-    if not right.cluster:
-        attributes["namespace"] = namespace
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
-    }
-    answer = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    attributes = {"verb": verb, "group": right.group, "resource": resource, "subresource": part, "namespace": namespace}
+    spec = {**asked, "resourceAttributes": {key: value for key, value in attributes.items() if value}}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    answer = cluster.create(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body)
     return bool((answer.get("status") or {}).get("allowed"))
 
 
@@ -331,11 +203,8 @@ def lacking_rights(cluster: Api, namespace: str, rights: Iterable[Right]) -> lis
 
     One request tells most of them; what it does not tell is asked for one by one, since a webhook may allow it.
     """
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": namespace},
-    }
+    spec = {"namespace": namespace}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": spec}
     answer = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body)
     rules = [rule for rule in (answer.get("status") or {}).get("resourceRules") or () if not rule.get("resourceNames")]
     return [
@@ -354,22 +223,14 @@ def rights_lacked_by(cluster: Api, user: str, namespace: str, rights: Iterable[R
     lacking: dict[Right, list[str]] = {}
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
     for right in rights:
-        resource, _, part = right.resource.partition("/")
         for verb in right.verbs:
-            attributes = {"verb": verb, "group": right.group, "resource": resource, "subresource": part}
-            given = {key: value for key, value in {**attributes, "namespace": namespace}.items() if value}
-            body = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SubjectAccessReview",
-                "spec": {"user": user, "groups": groups, "resourceAttributes": given},
-            }
             try:
-                answer = cluster.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+                given = _reviewed(cluster, "SubjectAccessReview", right, verb, namespace, user=user, groups=groups)
             except ApiError as error:
                 if error.status not in (403, 404):
                     raise
                 return None
-            if not (answer.get("status") or {}).get("allowed"):
+            if not given:
                 lacking.setdefault(right, []).append(verb)
     return lacking
 

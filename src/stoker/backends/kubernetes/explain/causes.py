@@ -1,12 +1,11 @@
 """How a Job ended and why, from the objects of the API. Pure.
 
 The caller hands over, as plain dicts: the Job in its last state; all pods of that Job (by the uid of their owner) that
-any watch or list has shown, each in its last state, also those that are deleted meanwhile; the events about the Job and
-about its pods, as far as they are known (none is needed); and with `gone` the uids of the objects, Job or pods, whose
-DELETED event has been seen. The functions may be called after each event, in any order of events between different
-watches: they return None until the end is certain, and then always the same. A Job whose pods are not shown as ended
-yet, or not at all, is not certain: `settled` says that nothing more will come of them, because the caller has listed
-them after the Job's end, or waited long enough.
+any watch or list has shown, each in its last state, also those that are deleted meanwhile; and with `gone` the uids of
+the objects, Job or pods, whose DELETED event has been seen. The functions may be called after each event, in any order
+of events between different watches: they return None until the end is certain, and then always the same. A Job whose
+pods are not shown as ended yet, or not at all, is not certain: `settled` says that nothing more will come of them,
+because the caller has listed them after the Job's end, or waited long enough.
 
 A Job's conditions say that it ended, its pods why. What is read first decides: the Job's condition, the pod's
 `DisruptionTarget`, the pod's `status.reason`, its `deletionTimestamp`, and at last how its containers ended.
@@ -15,7 +14,7 @@ A Job's conditions say that it ended, its pods why. What is read first decides: 
 from __future__ import annotations
 
 import re
-from typing import Collection, Final, Iterable, Literal, Mapping, Sequence
+from typing import Any, Collection, Final, Literal, Mapping, Sequence
 
 import attrs
 
@@ -24,7 +23,6 @@ from stoker.backends.kubernetes.objects import (
     condition,
     creation,
     denied_condition,
-    events_of,
     failed_init,
     has_ended,
     has_index,
@@ -83,6 +81,9 @@ _ADVICE: Final[Mapping[str, str]] = {
     PREEMPTED: "a priority class keeps it from being preempted; checkpoints let it go on where it was",
     NODE_LOST: "checkpoints let it go on where it was",
 }
+_ACTIONS: Final[Mapping[str, Literal["ignored", "fails"]]] = {
+    "Ignore": "ignored", "FailJob": "fails", "FailIndex": "fails",
+}  # fmt: skip
 _EMPTY_DIR: Final = re.compile(r'EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit "(?P<limit>[^"]+)"')
 _OWN_STORAGE: Final = re.compile(
     r"ephemeral local storage usage exceeds the total limit of containers (?P<limit>\S+?)\.?\s*$"
@@ -117,22 +118,13 @@ class JobEnd:
     """The name of the pod that decided; empty where none did."""
     node: str = ""
     """The node where that pod ran."""
-    moment: float | None = None
-    """When it happened, in seconds since the epoch, as far as the API says."""
     last_words: str = ""
     """What the container left as its termination message, or the end of its log where the pod asks for that."""
     hint: str = ""
     """Of "succeeded": what the user should know all the same, such as a child process killed for memory."""
 
 
-def end_of(
-    job: Object,
-    pods: Sequence[Object],
-    events: Iterable[Object] = (),
-    *,
-    gone: Collection[str] = (),
-    settled: bool = False,
-) -> JobEnd | None:
+def end_of(job: Object, pods: Sequence[Object], *, gone: Collection[str] = (), settled: bool = False) -> JobEnd | None:
     """How a Job ended as a whole, be it one pod or a gang; None as long as it has not, or the end is not certain."""
     succeeded = condition(job, "Complete") or condition(job, "SuccessCriteriaMet")
     if succeeded is not None:
@@ -145,22 +137,16 @@ def end_of(
             return _deadline(job, newest(pods))
         if not (settled and failed is not None) and not _all_are_shown(job, pods, gone):
             return None
-        return _failure(job, target, pods, events, gone)
+        return _failure(job, target, pods, gone)
     if _completions(job) == 1:
-        end = _pod_decides(job, newest(pods), pods, events, gone, per_index=False)
+        end = _pod_decides(job, newest(pods), pods, gone, per_index=False)
         if end is not None:
             return end
     return _deletion(job, pods, gone, settled=settled)
 
 
 def element_end(
-    job: Object,
-    index: int,
-    pods: Sequence[Object],
-    events: Iterable[Object] = (),
-    *,
-    gone: Collection[str] = (),
-    settled: bool = False,
+    job: Object, index: int, pods: Sequence[Object], *, gone: Collection[str] = (), settled: bool = False
 ) -> JobEnd | None:
     """How one element of a fan-out ended, an Indexed Job whose elements know nothing of each other.
 
@@ -170,20 +156,17 @@ def element_end(
     last = newest(pods)
     if condition(job, "Complete") or has_index(status.get("completedIndexes", ""), index):
         return attrs.evolve(_success(job, pods), index=index)
-    end = _pod_decides(job, last, pods, events, gone, per_index=True)
+    end = _pod_decides(job, last, pods, gone, per_index=True)
     shown = settled or (last is not None and has_ended(last, gone) and phase(last) != "Succeeded")
-    if end is None and shown and has_index(status.get("failedIndexes") or "", index):
-        end = _blamed(job, last, pods, events, gone) if last is not None else _unseen(job)
     failed = condition(job, "Failed")
     target = failed or condition(job, "FailureTarget")
-    if end is None and target is not None:
-        # The whole Job is ended: by its deadline, or because too many others failed.
-        if target.get("reason") == "DeadlineExceeded" and (failed is not None or shown):
-            end = _deadline(job, last)
-        elif shown:
-            end = _blamed(job, last, pods, events, gone) if last is not None else _unseen(job)
-    if end is None:
-        end = _deletion(job, pods, gone, settled=settled)
+    # The whole Job may be ended: by its deadline, or because too many others failed.
+    late = target is not None and target.get("reason") == "DeadlineExceeded" and (failed is not None or shown)
+    if end is None and shown and (has_index(status.get("failedIndexes") or "", index) or (target and not late)):
+        end = _blamed(job, last, pods, gone) if last is not None else _unseen(job)
+    elif end is None and late:
+        end = _deadline(job, last)
+    end = end or _deletion(job, pods, gone, settled=settled)
     return None if end is None else attrs.evolve(end, index=index)
 
 
@@ -204,8 +187,7 @@ def _success(job: Object, pods: Sequence[Object]) -> JobEnd:
 
 
 def _pod_success(pod: Object) -> JobEnd:
-    status = main_status(pod) or {}
-    restarts = int(status.get("restartCount") or 0)
+    restarts = int((main_status(pod) or {}).get("restartCount") or 0)
     times = "once" if restarts == 1 else "twice" if restarts == 2 else f"{restarts} times"
     disruption = condition(pod, "DisruptionTarget")
     taken = _disrupted(pod, disruption) if disruption is not None else None
@@ -216,10 +198,8 @@ def _pod_success(pod: Object) -> JobEnd:
         free=taken is not None and taken.free,
         index=index_of(pod),
         exit_code=0,
-        pod=name_of(pod),
-        node=node_of(pod),
-        moment=_end_moment(pod),
         hint=_hint(pod),
+        **_whose(pod),
     )
 
 
@@ -231,15 +211,13 @@ def _hint(pod: Object) -> str:
     return ""
 
 
-def _failure(
-    job: Object, target: Object, pods: Sequence[Object], events: Iterable[Object], gone: Collection[str]
-) -> JobEnd:
+def _failure(job: Object, target: Object, pods: Sequence[Object], gone: Collection[str]) -> JobEnd:
     if target.get("reason") == "DeadlineExceeded":
         return _deadline(job, newest(pods))
     culprit = _culprit(job, target, pods, gone)
     if culprit is None:
         return _unseen(job, target)
-    end = _blamed(job, culprit, pods, events, gone)
+    end = _blamed(job, culprit, pods, gone)
     if _completions(job) == 1:
         return end
     index = index_of(culprit)
@@ -253,34 +231,25 @@ def _failure(
 
 
 def _deadline(job: Object, pod: Object | None) -> JobEnd:
-    limit = (job.get("spec") or {}).get("activeDeadlineSeconds")
-    return JobEnd(
-        state="failed",
-        cause=TIMED_OUT,
-        message=f"the step ran longer than its limit{f' ({limit} s)' if limit else ''}; time in the queue counts, too: "
-        "raise the limit, or the step's timeout",
-        index=None,
-        pod="" if pod is None else name_of(pod),
-        node="" if pod is None else node_of(pod),
-        moment=None if pod is None else _end_moment(pod),
-    )
+    message = f"{_too_long(job)}; time in the queue counts, too: raise the limit, or the step's timeout"
+    return attrs.evolve(_failed(TIMED_OUT, message), **_whose(pod))
+
+
+def _too_long(thing: Object) -> str:
+    limit = (thing.get("spec") or {}).get("activeDeadlineSeconds")
+    return f"the step ran longer than its limit{f' ({limit} s)' if limit else ''}"
 
 
 def _unseen(job: Object, target: Object | None = None) -> JobEnd:
     """The end of a Job without a pod that tells more."""
     said = ": ".join(filter(None, (str((target or {}).get("reason", "")), str((target or {}).get("message", "")))))
-    return JobEnd(
-        state="failed",
-        cause=WORKER_LOST,
-        message=f"Job {name_of(job)} failed, and none of its pods is left to say why{f' ({said})' if said else ''}",
-    )
+    why = f" ({said})" if said else ""
+    return _failed(WORKER_LOST, f"Job {name_of(job)} failed, and none of its pods is left to say why{why}")
 
 
-def _blamed(
-    job: Object, pod: Object, pods: Sequence[Object], events: Iterable[Object], gone: Collection[str]
-) -> JobEnd:
+def _blamed(job: Object, pod: Object, pods: Sequence[Object], gone: Collection[str]) -> JobEnd:
     """What the decisive pod says, with the number of attempts that the Job made of it."""
-    end = _reading(pod, events) if _is_shown(pod) or uid(pod) not in gone else _vanished(pod)
+    end = _reading(pod) if _is_shown(pod) or uid(pod) not in gone else _vanished(pod)
     failures = sum(has_ended(each, gone) and _counts(job, each) != "ignored" for each in pods)
     if failures > 1 and _completions(job) == 1 and end.message.startswith("the step's code failed with"):
         words = end.message.replace("the step's code failed with", f"the step's code failed {failures} times with", 1)
@@ -313,15 +282,11 @@ def _is_shown(pod: Object) -> bool:
 
 def _vanished(pod: Object) -> JobEnd:
     """The end of a pod that was seen to run, and then was gone: one that fails by itself stays."""
-    return JobEnd(
-        state="interrupted",
-        cause=KILLED,
-        message=f"the pod was removed before its end was seen: its node{_named(pod)} was lost, it was preempted, or "
-        "somebody deleted it",
-        index=index_of(pod),
-        pod=name_of(pod),
-        node=node_of(pod),
+    message = (
+        f"the pod was removed before its end was seen: its node{_named(pod)} was lost, it was preempted, or somebody "
+        "deleted it"
     )
+    return JobEnd(state="interrupted", cause=KILLED, message=message, index=index_of(pod), **_whose(pod))
 
 
 def _order_of_blame(pod: Object) -> tuple[int, float, int, int]:
@@ -329,7 +294,7 @@ def _order_of_blame(pod: Object) -> tuple[int, float, int, int]:
     own = disruption is not None or bool((pod.get("status") or {}).get("reason")) or not is_deleted(pod)
     moment = seconds(disruption.get("lastTransitionTime")) if disruption is not None else _end_moment(pod)
     # Times have whole seconds: of several in one second the one that says more comes first.
-    telling = _reading(pod, ()).cause not in (USER_ERROR, KILLED, CRASHED, WORKER_LOST)
+    telling = _reading(pod).cause not in (USER_ERROR, KILLED, CRASHED, WORKER_LOST)
     return (not own, moment if moment is not None else float("inf"), not telling, index_of(pod) or 0)
 
 
@@ -356,31 +321,18 @@ def _deletion(job: Object, pods: Sequence[Object], gone: Collection[str], *, set
     last = newest(pods)
     if last is not None and not is_deleted(last):
         # The pods were left behind by the deletion, and ended by themselves.
-        return _pod_success(last) if phase(last) == "Succeeded" else _reading(last, ())
+        return _pod_success(last) if phase(last) == "Succeeded" else _reading(last)
     ended = None if last is None else _terminated(main_status(last))
-    forced = ended is not None and ended.get("exitCode") == _KILLED
-    return JobEnd(
-        state="cancelled",
-        cause=CANCELLED,
-        message=f"cancelled{' (killed after the grace period)' if forced else ''}: Job {name_of(job)} was deleted",
-        exit_code=_exit_code(ended),
-        pod="" if last is None else name_of(last),
-        node="" if last is None else node_of(last),
-        moment=None if last is None else _end_moment(last),
-    )
+    forced = " (killed after the grace period)" if ended is not None and ended.get("exitCode") == _KILLED else ""
+    message = f"cancelled{forced}: Job {name_of(job)} was deleted"
+    return JobEnd(state="cancelled", cause=CANCELLED, message=message, exit_code=_exit_code(ended), **_whose(last))
 
 
 # What a pod decides before its Job says so
 
 
 def _pod_decides(
-    job: Object,
-    pod: Object | None,
-    pods: Sequence[Object],
-    events: Iterable[Object],
-    gone: Collection[str],
-    *,
-    per_index: bool,
+    job: Object, pod: Object | None, pods: Sequence[Object], gone: Collection[str], *, per_index: bool
 ) -> JobEnd | None:
     """The end of a Job of one pod, or of one element, where what the controller will make of the pod is certain."""
     if pod is None or uid(job) in gone or is_deleted(job) or condition(job, "FailureTarget"):
@@ -394,7 +346,7 @@ def _pod_decides(
     limit = spec.get("backoffLimitPerIndex") if per_index else spec.get("backoffLimit")
     counts = _counts(job, pod)
     if counts == "fails" or (counts == "counted" and limit == 0):
-        return _blamed(job, pod, pods, events, gone)
+        return _blamed(job, pod, pods, gone)
     return None
 
 
@@ -406,12 +358,7 @@ def _counts(job: Object, pod: Object) -> Literal["ignored", "counted", "fails"]:
     rules = (((job.get("spec") or {}).get("podFailurePolicy")) or {}).get("rules") or ()
     for rule in rules:
         if _fits(rule, pod):
-            actions: Mapping[str, Literal["ignored", "fails"]] = {
-                "Ignore": "ignored",
-                "FailJob": "fails",
-                "FailIndex": "fails",
-            }
-            return actions.get(rule.get("action", ""), "counted")
+            return _ACTIONS.get(rule.get("action", ""), "counted")
     return "counted"
 
 
@@ -436,7 +383,7 @@ def _fits(rule: Object, pod: Object) -> bool:
 # What a pod says
 
 
-def _reading(pod: Object, events: Iterable[Object]) -> JobEnd:
+def _reading(pod: Object) -> JobEnd:
     """How a pod ended that did not succeed, read in the order in which its parts are to be believed."""
     disruption = condition(pod, "DisruptionTarget")
     status = pod.get("status") or {}
@@ -446,19 +393,15 @@ def _reading(pod: Object, events: Iterable[Object]) -> JobEnd:
     elif disruption is not None:
         end = _disrupted(pod, disruption)
     elif reason == "DeadlineExceeded":
-        limit = (pod.get("spec") or {}).get("activeDeadlineSeconds")
-        words = f"the step ran longer than its limit{f' ({limit} s)' if limit else ''}"
-        end = JobEnd(state="failed", cause=TIMED_OUT, message=f"{words}; raise the limit, or the step's timeout")
+        end = _failed(TIMED_OUT, f"{_too_long(pod)}; raise the limit, or the step's timeout")
     elif reason in ("NodeLost", "NodeShutdown", "Shutdown", "Terminated"):
         message = f"the node{_named(pod)} shut down or stopped answering"
         end = JobEnd(state="interrupted", cause=NODE_LOST, message=f"{message}; {_ADVICE[NODE_LOST]}", free=True)
     elif reason and not status.get("containerStatuses"):
         end = _rejected(pod, reason, said)
-    elif is_deleted(pod) and not events_of(pod, events, "Preempted"):
+    elif is_deleted(pod):
         message = "the pod was deleted, by a person or a program and not by its Job"
         end = JobEnd(state="interrupted", cause=KILLED, message=message)
-    elif is_deleted(pod):
-        end = JobEnd(state="interrupted", cause=PREEMPTED, message="preempted by a higher priority pod", free=True)
     else:
         end = _containers(pod, reason, said)
     ended = _terminated(main_status(pod))
@@ -466,9 +409,7 @@ def _reading(pod: Object, events: Iterable[Object]) -> JobEnd:
         end,
         index=index_of(pod),
         exit_code=end.exit_code if end.exit_code is not None else _exit_code(ended),
-        pod=name_of(pod),
-        node=node_of(pod),
-        moment=_end_moment(pod),
+        **_whose(pod),
         last_words="" if ended is None else str(ended.get("message") or ""),
     )
 
@@ -485,46 +426,25 @@ def _disrupted(pod: Object, disruption: Object) -> JobEnd:
 
 def _evicted(pod: Object, said: str, *, disrupted: bool) -> JobEnd:
     """A pod that the kubelet ended: for its own limits, or because the node ran short of something."""
-    volume = _EMPTY_DIR.search(said)
+    volume, own, low = _EMPTY_DIR.search(said), _OWN_STORAGE.search(said), _LOW.search(said)
+    resource = "" if low is None else low["resource"]
     if volume is not None:
         mount = _mount_of(pod, volume["volume"])
-        shared = mount == "/dev/shm"
-        return JobEnd(
-            state="failed",
-            cause=SHM_TOO_SMALL if shared else DISK_FULL,
-            message=f'volume "{volume["volume"]}"{f" ({mount})" if mount else ""} is larger than its limit '
-            f"({volume['limit']}); {'raise shared_memory' if shared else 'raise the limit, or write less there'}",
-        )
-    own = _OWN_STORAGE.search(said)
+        where, shared = f" ({mount})" if mount else "", mount == "/dev/shm"
+        fix = "raise shared_memory" if shared else "raise the limit, or write less there"
+        words = f'volume "{volume["volume"]}"{where} is larger than its limit ({volume["limit"]}); {fix}'
+        return _failed(SHM_TOO_SMALL if shared else DISK_FULL, words)
     if own is not None:
-        return JobEnd(
-            state="failed",
-            cause=DISK_FULL,
-            message=f"the step wrote more than its ephemeral-storage limit ({own['limit'] or own['own']}); "
-            "ask for more disk, or write to a volume",
-        )
-    low = _LOW.search(said)
-    resource = "" if low is None else low["resource"]
+        words = f"the step wrote more than its ephemeral-storage limit ({own['limit'] or own['own']})"
+        return _failed(DISK_FULL, f"{words}; ask for more disk, or write to a volume")
     if resource == "memory":
-        return JobEnd(
-            state="failed",
-            cause=HOST_OOM,
-            message=f"evicted: the node{_named(pod)} ran short of memory, and the step held more than it had asked for "
-            f"({said}); ask for as much memory as it needs",
-        )
+        words = f"evicted: the node{_named(pod)} ran short of memory, and the step held more than it had asked for"
+        return _failed(HOST_OOM, f"{words} ({said}); ask for as much memory as it needs")
     if resource in ("ephemeral-storage", "nodefs", "imagefs", "inodes"):
-        return JobEnd(
-            state="failed",
-            cause=DISK_FULL,
-            message=f"evicted: the disk of the node{_named(pod)} ran full ({said}); ask for the disk that the step "
-            "needs, or write to a volume",
-        )
-    return JobEnd(
-        state="interrupted",
-        cause=PREEMPTED if disrupted else KILLED,
-        message=f"evicted by the node{_named(pod)}: {said or 'it does not say why'}",
-        free=disrupted,
-    )
+        words = f"evicted: the disk of the node{_named(pod)} ran full ({said})"
+        return _failed(DISK_FULL, f"{words}; ask for the disk that the step needs, or write to a volume")
+    words = f"evicted by the node{_named(pod)}: {said or 'it does not say why'}"
+    return JobEnd(state="interrupted", cause=PREEMPTED if disrupted else KILLED, message=words, free=disrupted)
 
 
 def _rejected(pod: Object, reason: str, said: str) -> JobEnd:
@@ -535,12 +455,11 @@ def _rejected(pod: Object, reason: str, said: str) -> JobEnd:
             f"the node{_named(pod)} could not give {devices['wanted']} × {devices['resource']}: "
             f"it has {devices['there']} ({reason}); its device plugin may have restarted, or a device be faulty"
         )
-        return JobEnd(state="failed", cause=NO_GPU, message=message)
+        return _failed(NO_GPU, message)
+    message = f"the node{_named(pod)} refused the pod ({reason}): {said}"
     if reason.startswith("OutOf"):
         message = f"the node{_named(pod)} had no {reason.removeprefix('OutOf')} left when the pod came to it: {said}"
-        return JobEnd(state="failed", cause=SETUP_FAILED, message=message)
-    message = f"the node{_named(pod)} refused the pod ({reason}): {said}"
-    return JobEnd(state="failed", cause=SETUP_FAILED, message=message)
+    return _failed(SETUP_FAILED, message)
 
 
 def _containers(pod: Object, reason: str, said: str) -> JobEnd:
@@ -549,22 +468,19 @@ def _containers(pod: Object, reason: str, said: str) -> JobEnd:
         failure = _terminated(init) or {}
         code = failure.get("exitCode")
         killed = failure.get("reason") == "OOMKilled"
-        return JobEnd(
-            state="failed",
-            cause=HOST_OOM if killed else SETUP_FAILED,
-            message=f'init container "{init.get("name")}" failed with exit code {code}'
-            f"{' for want of memory' if killed else ''}; see its log: kubectl logs {name_of(pod)} -c {init['name']}",
-            exit_code=code,
-        )
+        why = " for want of memory" if killed else ""
+        words = f'init container "{init.get("name")}" failed with exit code {code}{why}'
+        log = f"see its log: kubectl logs {name_of(pod)} -c {init['name']}"
+        return _failed(HOST_OOM if killed else SETUP_FAILED, f"{words}; {log}", exit_code=code)
     ended = _terminated(main_status(pod))
     if ended is None:
         words = ": ".join(filter(None, (reason, said))) or "it does not say why"
-        return JobEnd(state="failed", cause=WORKER_LOST, message=f"pod {name_of(pod)} failed: {words}")
+        return _failed(WORKER_LOST, f"pod {name_of(pod)} failed: {words}")
     code = _exit_code(ended)
     if code is None:
         words = f"how container {main_name(pod)} of pod {name_of(pod)} ended is not known"
         why = " ".join(str(ended.get("message") or "").split())
-        return JobEnd(state="failed", cause=WORKER_LOST, message=f"{words}{f': {why}' if why else ''}")
+        return _failed(WORKER_LOST, f"{words}{f': {why}' if why else ''}")
     if code and ended.get("reason") == "OOMKilled":
         return _out_of_memory(pod, code)
     if ended.get("reason") in _START_REASONS:
@@ -579,7 +495,7 @@ def _out_of_memory(pod: Object, code: int) -> JobEnd:
     else:
         limit = _limit_words(pod, ", whose limit is {}")
         message = f"the step failed with exit code {code} after a child process was killed for memory{limit}; {fix}"
-    return JobEnd(state="failed", cause=HOST_OOM, message=message, exit_code=code)
+    return _failed(HOST_OOM, message, exit_code=code)
 
 
 def _not_started(pod: Object, said: str) -> JobEnd:
@@ -588,7 +504,7 @@ def _not_started(pod: Object, said: str) -> JobEnd:
     said = " ".join(said.split())
     row = find_signature([said], said)  # the GPU's runtime refuses a container in the same place
     if row is not None:
-        return JobEnd(state="failed", cause=row[0].cause, message=f"{row[0].why}: {row[1]}; {row[0].advice}")
+        return _failed(row[0].cause, f"{row[0].why}: {row[1]}; {row[0].advice}")
     no_file, no_right = _NO_FILE.search(said), _NO_RIGHT.search(said)
     image = main_container(pod).get("image", "")
     if "exec format error" in said:
@@ -602,28 +518,35 @@ def _not_started(pod: Object, said: str) -> JobEnd:
         message = f"the command is not executable: {no_right['path']} in the image {image}; chmod +x it in the image"
     else:
         message = f"the container could not be started: {said}"
-    return JobEnd(state="failed", cause=REFUSED, message=message)
+    return _failed(REFUSED, message)
 
 
 def _exit(pod: Object, code: int, signal: int) -> JobEnd:
+    cause = KILLED
     if code in _SIGNALS:
-        message = f"the step's process crashed by {_SIGNALS[code]} (exit code {code})"
-        return JobEnd(state="failed", cause=CRASHED, message=message, exit_code=code)
-    if code == _KILLED or signal == _KILLED - 128:
+        cause, message = CRASHED, f"the step's process crashed by {_SIGNALS[code]} (exit code {code})"
+    elif code == _KILLED or signal == _KILLED - 128:
         message = f"the process was killed (exit code {code}), not by the container's memory limit; look who did it"
-        return JobEnd(state="failed", cause=KILLED, message=message, exit_code=code)
-    if code == _TERMINATED:
+    elif code == _TERMINATED:
         message = f"the process was ended by SIGTERM (exit code {code}), and nothing says by whom"
-        return JobEnd(state="failed", cause=KILLED, message=message, exit_code=code)
-    if code == 0:
-        words = f"container {main_name(pod)} left with exit code 0 in a pod that failed"
-        return JobEnd(state="failed", cause=WORKER_LOST, message=words, exit_code=code)
-    detail = {126: ": command not executable", 127: ": command not found"}.get(code, "")
-    message = f"the step's code failed with exit code {code}{detail}; see the end of its log"
-    return JobEnd(state="failed", cause=USER_ERROR, message=message, exit_code=code)
+    elif code == 0:
+        cause, message = WORKER_LOST, f"container {main_name(pod)} left with exit code 0 in a pod that failed"
+    else:
+        detail = {126: ": command not executable", 127: ": command not found"}.get(code, "")
+        cause, message = USER_ERROR, f"the step's code failed with exit code {code}{detail}; see the end of its log"
+    return _failed(cause, message, exit_code=code)
 
 
 # Small readers
+
+
+def _failed(cause: str, message: str, *, exit_code: int | None = None) -> JobEnd:
+    return JobEnd(state="failed", cause=cause, message=message, exit_code=exit_code)
+
+
+def _whose(pod: Object | None) -> dict[str, Any]:
+    """The fields of an end that say which pod it is of, and where that was."""
+    return {} if pod is None else {"pod": name_of(pod), "node": node_of(pod)}
 
 
 def _terminated(status: Object | None) -> Object | None:

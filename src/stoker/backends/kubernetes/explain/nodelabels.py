@@ -66,30 +66,8 @@ _DRIVER_LABELS: Final = (
     "gpu.intel.com/driver-version",
 )
 
-_INSTANCE_TYPES: Final = (
-    # EC2: https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html
-    (r"p3dn\.", "V100-32GB"),
-    (r"p3\.", "V100"),
-    (r"p4d\.", "A100"),
-    (r"p4de\.", "A100-80GB"),
-    (r"p5\.", "H100"),
-    (r"p5en?\.", "H200"),
-    (r"p6-b200\.", "B200"),
-    (r"p6-b300\.", "B300"),
-    (r"g4dn\.", "T4"),
-    (r"g4ad\.", "RadeonProV520"),
-    (r"g5g\.", "T4G"),
-    (r"g5\.", "A10G"),
-    (r"g6f?\.|gr6f?\.", "L4"),
-    (r"g6e\.", "L40S"),
-    (r"g7\.", "RTXPRO4500"),
-    (r"g7e\.", "RTXPRO6000"),
-    (r"inf1\.", "inferentia"),
-    (r"inf2\.", "inferentia2"),
-    (r"trn1n?\.", "trainium"),
-    (r"trn2u?\.", "trainium2"),
-    (r"dl1\.", "Gaudi"),
-    # Azure: https://learn.microsoft.com/azure/virtual-machines/sizes/overview#gpu-accelerated
+_AZURE: Final = (
+    # https://learn.microsoft.com/azure/virtual-machines/sizes/overview#gpu-accelerated
     (r"Standard_N\w+_H100_v5", "H100"),
     (r"Standard_NC\w+_H100_v5", "H100-NVL"),
     (r"Standard_N\w+_H200_v5", "H200"),
@@ -103,8 +81,8 @@ _INSTANCE_TYPES: Final = (
 )
 """Patterns of instance types → the model, for nodes that no labeller has looked at; the last that matches."""
 _SIZES: Final[Mapping[str, str]] = {
-    # The same sources; an affinity compares whole values, so that each type stands here. Nodes of EKS's and AKS's own
-    # groups have no label of their accelerator besides.
+    # https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, and as `_AZURE`; an affinity compares values, and
+    # each type stands here. Nodes of EKS's and AKS's own groups have no label of their accelerator besides.
     "V100": "p3.2xlarge p3.8xlarge p3.16xlarge Standard_NC6s_v3 Standard_NC12s_v3 Standard_NC24s_v3 Standard_NC24rs_v3",
     "V100-32GB": "p3dn.24xlarge Standard_ND40rs_v2",
     "T4": "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.12xlarge g4dn.16xlarge g4dn.metal "
@@ -135,6 +113,11 @@ _SIZES: Final[Mapping[str, str]] = {
     "trainium2": "trn2.3xlarge trn2.48xlarge trn2u.48xlarge",
 }
 """Models → the instance types with whole ones."""
+_EC2: Final[Mapping[str, str]] = {
+    **{size.partition(".")[0]: name for name, sizes in _SIZES.items() for size in sizes.split() if "." in size},
+    **dict.fromkeys(("g6f", "gr6f"), "L4"),
+}
+"""Families of instances of EC2 → the model: "p5" of "p5.48xlarge"."""
 
 RESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     # The name that device plugins advertise whole chips under, the usual one first.
@@ -151,24 +134,14 @@ MIG: Final = "nvidia.com/mig-"
 """What resources of slices begin with; then the profile: "nvidia.com/mig-1g.10gb"."""
 _GKE: Final[Mapping[str, tuple[str, ...]]] = {
     # https://cloud.google.com/compute/docs/gpus
-    "K80": ("nvidia-tesla-k80",),
-    "P4": ("nvidia-tesla-p4",),
-    "P100": ("nvidia-tesla-p100",),
-    "V100": ("nvidia-tesla-v100",),
-    "T4": ("nvidia-tesla-t4",),
-    "L4": ("nvidia-l4",),
-    "A100": ("nvidia-tesla-a100",),
-    "A100-80GB": ("nvidia-a100-80gb",),
+    **{name: (f"nvidia-tesla-{name.lower()}",) for name in ("K80", "P4", "P100", "V100", "T4", "A100")},
+    **{name: (f"nvidia-{name.lower()}",) for name in ("L4", "A100-80GB", "B200", "GB200", "B300", "GB300")},
     "H100": ("nvidia-h100-80gb", "nvidia-h100-mega-80gb"),
     "H100-MEGA": ("nvidia-h100-mega-80gb",),
     "H200": ("nvidia-h200-141gb",),
-    "B200": ("nvidia-b200",),
-    "GB200": ("nvidia-gb200",),
-    "B300": ("nvidia-b300",),
-    "GB300": ("nvidia-gb300",),
     "RTXPRO6000": ("nvidia-rtx-pro-6000",),
 }
-_GKE_TPUS: Final[Mapping[str, tuple[str, ...]]] = {
+GKE_TPUS: Final[Mapping[str, tuple[str, ...]]] = {
     "tpu-v3": ("tpu-v3-slice", "tpu-v3-device"),
     "tpu-v4": ("tpu-v4-podslice",),
     "tpu-v5e": ("tpu-v5-lite-podslice", "tpu-v5-lite-device"),
@@ -176,50 +149,25 @@ _GKE_TPUS: Final[Mapping[str, tuple[str, ...]]] = {
     "tpu-v6e": ("tpu-v6e-slice", "tpu-v6e-device"),
     "tpu-v7x": ("tpu7x",),
 }
+"""Generation → its names, that of today's node pools first."""
 _KARPENTER: Final[Mapping[str, str]] = {
-    "K80": "k80",
-    "M60": "m60",
-    "V100": "v100",
-    "V100-32GB": "v100",
-    "T4": "t4",
-    "T4G": "t4g",
-    "A10G": "a10g",
-    "A100": "a100",
-    "A100-80GB": "a100",
-    "L4": "l4",
-    "L40S": "l40s",
-    "H100": "h100",
-    "H200": "h200",
-    "B200": "b200",
-    "B300": "b300",
-    "RTXPRO4500": "rtx-pro-4500",
-    "RTXPRO6000": "rtx-pro-server-6000",
-    "RadeonProV520": "radeon-pro-v520",
-    "Gaudi": "gaudi-hl-205",
-}
+    "V100-32GB": "v100", "A100-80GB": "a100", "RTXPRO4500": "rtx-pro-4500", "RTXPRO6000": "rtx-pro-server-6000",
+    "RadeonProV520": "radeon-pro-v520", "Gaudi": "gaudi-hl-205",
+    "K80": "k80", "M60": "m60", "V100": "v100", "T4": "t4", "T4G": "t4g", "A10G": "a10g", "A100": "a100", "L4": "l4",
+    "L40S": "l40s", "H100": "h100", "H200": "h200", "B200": "b200", "B300": "b300",
+}  # fmt: skip
 _COREWEAVE: Final[Mapping[str, tuple[str, ...]]] = {
     # https://docs.coreweave.com/docs/platform/instances/gpu-instances
-    "A40": ("A40",),
+    **{name: (name,) for name in ("A40", "H200", "GH200", "L40", "L40S")},
+    **{name: (f"RTX_{name}",) for name in ("A4000", "A5000", "A6000")},
     "A100": ("A100_PCIE_40GB", "A100_NVLINK"),
     "A100-80GB": ("A100_PCIE_80GB", "A100_NVLINK_80GB"),
-    "A4000": ("RTX_A4000",),
-    "A5000": ("RTX_A5000",),
-    "A6000": ("RTX_A6000",),
     "H100-PCIe": ("H100_PCIE",),
     "H100": ("H100_NVLINK_80GB",),
-    "H200": ("H200",),
-    "GH200": ("GH200",),
-    "L40": ("L40",),
-    "L40S": ("L40S",),
 }
 _LARGER: Final[Mapping[str, str]] = {"A100": "A100-80GB", "V100": "V100-32GB"}
 """Models whose larger size has the same value of Karpenter's label."""
-_KARPENTER_NEURON: Final[Mapping[str, str]] = {
-    "inferentia": "inferentia",
-    "inferentia2": "inferentia2",
-    "trainium": "trainium",
-    "trainium2": "trainium2",
-}
+_KARPENTER_NEURON: Final = ("inferentia", "inferentia2", "trainium", "trainium2")
 
 
 @attrs.frozen(kw_only=True)
@@ -253,7 +201,9 @@ def device_of(labels: Mapping[str, str]) -> NodeDevice | None:
         name = _by_memory(parsed.name, labels)
         return NodeDevice(name=name, known=True, label=label, slice=parsed.slice)
     kind = labels.get(INSTANCE_TYPE, "")
-    names = [name for pattern, name in _INSTANCE_TYPES if re.match(pattern, kind, re.IGNORECASE)]
+    family, dot, _ = kind.lower().partition(".")
+    names = [name for pattern, name in _AZURE if re.match(pattern, kind, re.IGNORECASE)]
+    names += [_EC2[family]] if dot and family in _EC2 else []
     if names:
         return NodeDevice(name=names[-1], known=True, label=INSTANCE_TYPE)
     return unknown
@@ -282,21 +232,16 @@ def label_values(name: str) -> Mapping[str, tuple[str, ...]]:
 
     Where a label does not tell memory, as Karpenter's, the memory's label is to be compared besides (`memory_of`).
     """
-    values: dict[str, tuple[str, ...]] = {}
-    vendor = catalog_model(name).vendor
-    if vendor == "nvidia":
-        values[NVIDIA_PRODUCT] = _nvidia_products(name)
-    elif vendor == "amd":
-        values[AMD_PRODUCT] = _amd_products(name)
-    if name in _GKE:
-        values[GKE_GPU] = _GKE[name]
-    if name in _GKE_TPUS:
-        values[GKE_TPU] = _GKE_TPUS[name]
-    if name in _KARPENTER:
-        values.update(dict.fromkeys(KARPENTER_MEMORIES, (_KARPENTER[name],)))
-    if name in _KARPENTER_NEURON:
-        values.update(dict.fromkeys(KARPENTER_ACCELERATORS, (_KARPENTER_NEURON[name],)))
-    values[COREWEAVE] = _COREWEAVE.get(name, ())
+    vendor, neuron = catalog_model(name).vendor, (name,) if name in _KARPENTER_NEURON else ()
+    values: dict[str, tuple[str, ...]] = {
+        NVIDIA_PRODUCT: _nvidia_products(name) if vendor == "nvidia" else (),
+        AMD_PRODUCT: _amd_products(name) if vendor == "amd" else (),
+        GKE_GPU: _GKE.get(name, ()),
+        GKE_TPU: GKE_TPUS.get(name, ()),
+        **dict.fromkeys(KARPENTER_MEMORIES, (_KARPENTER[name],) if name in _KARPENTER else ()),
+        **dict.fromkeys(KARPENTER_ACCELERATORS, neuron),
+        COREWEAVE: _COREWEAVE.get(name, ()),
+    }
     types = _SIZES.get(name, "").split()
     # AKS writes a size as it was written when the nodes were asked for: mostly so, or all in small letters.
     values[INSTANCE_TYPE] = (*types, *(each.lower() for each in types if each.lower() != each))

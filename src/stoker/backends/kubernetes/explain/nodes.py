@@ -9,7 +9,6 @@ a pod that fits here may still wait, one that does not never starts.
 
 from __future__ import annotations
 
-import os
 import re
 from decimal import Decimal
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
@@ -17,11 +16,10 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.nodes import NodeDevices, PlatformNode
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, items
+from stoker.backends.kubernetes.api.client import ApiError, items, reached, seen_items
 from stoker.backends.kubernetes.explain import nodelabels
 from stoker.backends.kubernetes.explain.refusals import refusal_of
 from stoker.backends.kubernetes.objects import Object, amount, condition, joined, name, stated_condition
-from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import BackendError
 from stoker.core.words import count_text
 
@@ -486,13 +484,14 @@ def _term_fits(node: ClusterNode, term: Object) -> bool:
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(_expression_fits(node.labels, each) for each in expressions) and all(
-        _expression_fits({"metadata.name": node.name}, each) for each in fields
+    return all(expression_fits(node.labels, each) for each in expressions) and all(
+        expression_fits({"metadata.name": node.name}, each) for each in fields
     )
 
 
-def _expression_fits(labels: Mapping[str, str], expression: Object) -> bool:
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#operators"""
+def expression_fits(labels: Mapping[str, str], expression: Object) -> bool:
+    """Whether labels meet a requirement, of a node selector or a label selector.
+    https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#operators"""
     key, values = str(expression.get("key", "")), [str(value) for value in expression.get("values") or ()]
     value = labels.get(key)
 
@@ -598,20 +597,12 @@ def nodes(options: Mapping[str, Any]) -> list[PlatformNode]:
 
     Where the account may not list the pods of all namespaces, what is free is not known.
     """
-    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=PATIENCE)
     try:
-        there = items(cluster, "/api/v1/nodes")
-        try:
-            pods = items(cluster, "/api/v1/pods")
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            pods = None
+        with reached(options, patience=PATIENCE) as cluster:
+            there, pods = items(cluster, "/api/v1/nodes"), seen_items(cluster, "/api/v1/pods")
     except ApiError as error:
         refusal = refusal_of(error.status, error.words)
         raise BackendError(f"the cluster's nodes are not known: {refusal.message}", fix=refusal.fix) from error
-    finally:
-        cluster.close()
     return nodes_of(cluster_nodes(there, pods).nodes)
 
 

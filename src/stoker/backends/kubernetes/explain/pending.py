@@ -63,6 +63,8 @@ _MISSING: Final = re.compile(
     r"|couldn't find key (?P<key>\S+) in (?P<of>Secret|ConfigMap) \S+?/(?P<in>[\w.-]+)",
     re.IGNORECASE,
 )
+_CREATE: Final = "create it, or name another"
+_CHANGE: Final = "change the step's node selector, affinity, accelerators or tolerations"
 _NO_PULL: Final = "Failed to pull image"
 _AVAILABLE: Final = re.compile(r"(?P<fit>\d+)/(?P<all>\d+) nodes are available: (?P<reasons>.+?)(?:\. |\.$|$)")
 _ITEM: Final = re.compile(r"(\d+) (.+?)(?=, \d+ |$)")
@@ -162,37 +164,16 @@ def why_pending(
     return _limited(found, job, now, patience)
 
 
-def no_news(pods: Iterable[Object], events: Iterable[Object] = (), nodes: Iterable[Object] = ()) -> str:
-    """Which node of a running pod does not answer, and since when; empty where all do.
-
-    `nodes` are the nodes themselves, as the API has them; without them the pods' own condition tells it.
-    """
-    by_name = {name_of(node): node for node in nodes}
+def no_news(pods: Iterable[Object]) -> str:
+    """Which node of a running pod does not answer, and since when, by the pods' own condition; empty where all do."""
     for pod in pods:
-        if (
-            phase(pod) != "Running"
-            or not node_of(pod)
-            or ((main_status(pod) or {}).get("state") or {}).get("terminated")
-        ):
-            continue
-        silent = None
-        node = by_name.get(node_of(pod))
-        if node is not None:
-            for each in (node.get("status") or {}).get("conditions") or ():
-                if each.get("type") == "Ready" and each.get("status") == "Unknown":
-                    silent = each
-        else:
-            # The node controller denies it for the silent node, and gives no reason, unlike the kubelet.
-            ready = denied_condition(pod, "Ready")
-            running = ((main_status(pod) or {}).get("state") or {}).get("running")
-            silent = ready if ready is not None and running and not ready.get("reason") else None
-        if silent is not None:
-            since = seconds(silent.get("lastTransitionTime"))
+        state, ready = (main_status(pod) or {}).get("state") or {}, denied_condition(pod, "Ready")
+        # The node controller denies it for the silent node, and gives no reason, unlike the kubelet.
+        if phase(pod) == "Running" and node_of(pod) and ready and state.get("running") and not ready.get("reason"):
+            since = seconds(ready.get("lastTransitionTime"))
             when = f" since {clock_text(since)}" if since is not None else ""
-            return (
-                f"the node {node_of(pod)} does not answer{when}; the step may go on there, and what it does is told "
-                "when the node is back"
-            )
+            fate = "the step may go on there, and what it does is told when the node is back"
+            return f"the node {node_of(pod)} does not answer{when}; {fate}"
     return ""
 
 
@@ -236,19 +217,17 @@ def _suspended(job: Object, events: Sequence[Object]) -> Pending:
     labels = (job.get("metadata") or {}).get("labels") or {}
     queue = next((str(labels[label]) for label in QUEUE_LABELS if labels.get(label)), "")
     # Kueue says why on the Workload that it makes of the Job: https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/
-    own = [
-        each
-        for each in events
-        if (each.get("involvedObject") or {}).get("kind") == "Workload"
-        and str((each.get("involvedObject") or {}).get("name", "")).startswith(f"job-{name_of(job)}-")
-        and each.get("reason") in ("Pending", "QuotaReserved", "Inadmissible")
-    ]
+    own = []
+    for each in events:
+        about, told = (
+            each.get("involvedObject") or {},
+            each.get("reason") in ("Pending", "QuotaReserved", "Inadmissible"),
+        )
+        if told and about.get("kind") == "Workload" and str(about.get("name", "")).startswith(f"job-{name_of(job)}-"):
+            own.append(each)
     why = f": {max(own, key=event_time).get('message', '')}" if own else ""
-    return Pending(
-        text=f"held by the queue{f' {queue}' if queue else ''} (the Job is suspended){why}",
-        key="suspended",
-        since=_began(job),
-    )
+    text = f"held by the queue{f' {queue}' if queue else ''} (the Job is suspended){why}"
+    return Pending(text=text, key="suspended", since=_began(job))
 
 
 def _of_pods(
@@ -349,19 +328,12 @@ def _unscheduled(
     said = " ".join(str(unscheduled.get("message") or "").split())
     if unscheduled.get("reason") == "SchedulingGated":
         gates = ", ".join(str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or ())
-        return Pending(
-            text=f"held by the queue (scheduling gate {gates})" if gates else "held by the queue", key="gated"
-        )
+        text = f"held by the queue (scheduling gate {gates})" if gates else "held by the queue"
+        return Pending(text=text, key="gated")
     missing = _missing_words(said)
     if missing:
         tries = sum(event_count(each) for each in own if each.get("reason") == "FailedScheduling")
-        return Pending(
-            text=f"{missing}; create it, or name another",
-            key=f"missing {missing}",
-            fix="create it, or name another",
-            cause=REFUSED,
-            hopeless=tries >= patience.missing,
-        )
+        return _absent(f"{missing}; {_CREATE}", f"missing {missing}", tries >= patience.missing)
     if "unbound immediate PersistentVolumeClaims" in said:
         text = "a claim that it mounts is not bound to a volume yet; see `kubectl get pvc` and its storage class"
         return Pending(text=text, key="claim", fix="see `kubectl get pvc` and its storage class")
@@ -389,11 +361,7 @@ def _never(spec: Object, nodes: ClusterNodes) -> Pending:
     if not nodes.nodes and not nodes.pools:
         return Pending(text="the cluster has no nodes; it waits until there are some", key="unschedulable none")
     what = f"no node has {wanted} ({there})" if wanted else there
-    fix = (
-        "ask for less, or for what the nodes have"
-        if wanted
-        else "change the step's node selector, affinity, accelerators or tolerations"
-    )
+    fix = "ask for less, or for what the nodes have" if wanted else _CHANGE
     text = f"{what}: this never starts as it is; {fix}, or name the pool that an autoscaler adds: `pools`"
     return Pending(text=text, key="unschedulable never", fix=fix, hopeless=True, cause=REFUSED)
 
@@ -425,15 +393,9 @@ def scheduler_words(said: str) -> str:
         for pattern, words in _WORDS:
             match = re.fullmatch(pattern, reason.strip())
             if match is not None:
-                what = match.groupdict().get("what") or ""
-                parts.append(
-                    words.format(
-                        nodes=count_text(count, "node"),
-                        have="has" if count == 1 else "have",
-                        are="is" if count == 1 else "are",
-                        what=what.replace(": ", "=").rstrip("= "),
-                    )
-                )
+                what = (match.groupdict().get("what") or "").replace(": ", "=").rstrip("= ")
+                have, are = ("has", "is") if count == 1 else ("have", "are")
+                parts.append(words.format(nodes=count_text(count, "node"), have=have, are=are, what=what))
                 break
         else:
             parts.append(f"{count_text(count, 'node')}: {reason.strip()}")
@@ -461,15 +423,11 @@ def _waiting(pod: Object, state: Object, own: Sequence[Object], patience: Patien
         )
     if reason in _CONFIG:
         missing = _missing_words(said)
-        fix = "create it, or name another" if missing else ""
-        tries = sum(event_count(each) for each in own if each.get("reason") == "Failed")
-        return Pending(
-            text=f"{missing}; {fix}" if missing else f"the container cannot be made: {said or reason}",
-            key=f"config {missing or reason}",
-            fix=fix,
-            cause=REFUSED,
-            hopeless=tries >= patience.missing,
-        )
+        hopeless = sum(event_count(each) for each in own if each.get("reason") == "Failed") >= patience.missing
+        if missing:
+            return _absent(f"{missing}; {_CREATE}", f"config {missing}", hopeless)
+        text, key = f"the container cannot be made: {said or reason}", f"config {reason}"
+        return Pending(text=text, key=key, cause=REFUSED, hopeless=hopeless)
     if reason == "CrashLoopBackOff":
         return Pending(text="its container ended, and is started again after a pause", key="restart")
     return Pending(text=f"its container waits: {': '.join(filter(None, [reason, said]))}", key=f"waiting {reason}")
@@ -488,23 +446,15 @@ def _starting(pod: Object, own: Sequence[Object], patience: Patience) -> Pending
     if problems and (not later or event_time(later[-1]) < event_time(problems[-1])):
         said = " ".join(str(problems[-1].get("message", "")).split())
         missing = _missing_words(said)
-        tries = max(map(event_count, problems))
         if missing:
-            return Pending(
-                text=f"waiting for {missing.replace(' does not exist', '')}, which does not exist; create it",
-                key=f"mount {missing}",
-                fix="create it, or name another",
-                cause=REFUSED,
-                hopeless=tries >= patience.mounts,
-            )
-        return Pending(
-            text=f"the node {node_of(pod)} cannot prepare the pod: {said}", key=f"mount {problems[-1]['reason']}"
-        )
+            text = f"waiting for {missing.replace(' does not exist', '')}, which does not exist; create it"
+            return _absent(text, f"mount {missing}", max(map(event_count, problems)) >= patience.mounts)
+        text = f"the node {node_of(pod)} cannot prepare the pod: {said}"
+        return Pending(text=text, key=f"mount {problems[-1]['reason']}")
     pulling = [each for each in own if each.get("reason") in ("Pulling", "Pulled")]
     if pulling and pulling[-1].get("reason") == "Pulling":
-        return Pending(
-            text=f"the node {node_of(pod)} pulls the image {main_container(pod).get('image', '')}", key="pulling"
-        )
+        text = f"the node {node_of(pod)} pulls the image {main_container(pod).get('image', '')}"
+        return Pending(text=text, key="pulling")
     return Pending(text=f"its container is being made on the node {node_of(pod)}", key="starting")
 
 
@@ -524,6 +474,11 @@ def _failed_pulls(own: Sequence[Object]) -> list[Object]:
         if each.get("reason") in ("ErrImageNeverPull", "InspectFailed")
         or (each.get("reason") == "Failed" and str(each.get("message", "")).startswith(_NO_PULL))
     ]
+
+
+def _absent(text: str, key: str, hopeless: bool) -> Pending:
+    """Something that is named and does not exist."""
+    return Pending(text=text, key=key, fix=_CREATE, cause=REFUSED, hopeless=hopeless)
 
 
 def _missing_words(said: str) -> str:

@@ -23,32 +23,53 @@ _RIGHT: Final = re.compile(
 _QUOTA: Final = re.compile(
     r"exceeded quota: (?P<quota>[^,]+), requested: (?P<requested>.+), used: (?P<used>.+), limited: (?P<limited>.+)"
 )
-_POLICY: Final = re.compile(r'violates PodSecurity "(?P<level>[^":]+)[^"]*": (?P<what>.+)')
-_ACCOUNT: Final = re.compile(r'serviceaccount "(?P<name>[^"]+)" not found')
-_PRIORITY: Final = re.compile(r"no PriorityClass with name (?P<name>\S+) was found")
-_WEBHOOK: Final = re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request: (?P<what>.+)', re.DOTALL)
-_RANGE: Final = re.compile(
-    r"(?P<what>(?:maximum|minimum) \S+ usage per (?:Container|Pod) is .+|\S+ max limit to request ratio .+)"
+_REFUSALS: Final = (
+    # The server's words; the kind; what is refused and the fix, in which {what} and {name} stand for theirs, and {in}
+    # and {flag} for the namespace.
+    (
+        r'violates PodSecurity "(?P<name>[^":]+)[^"]*": (?P<what>.+)',
+        "policy",
+        "the namespace's pod security level '{name}' forbids {what}",
+        "leave that out of the settings, or use a namespace with a level that allows it",
+    ),
+    (
+        r'serviceaccount "(?P<name>[^"]+)" not found',
+        "account",
+        'service account "{name}" does not exist{in}',
+        "create it (kubectl create serviceaccount {name}{flag}), or name another with `service_account`",
+    ),
+    (
+        r"no PriorityClass with name (?P<name>\S+) was found",
+        "priority",
+        'priority class "{name}" does not exist',
+        "name one that does: kubectl get priorityclasses",
+    ),
+    (
+        r'admission webhook "(?P<name>[^"]+)" denied the request: (?P<what>(?s:.+))',
+        "webhook",
+        "the cluster's own check {name} refuses it: {what}",
+        "meet the rule, or ask the cluster's administrators",
+    ),
+    (
+        r"(?P<what>(?:(?:max|min)imum \S+ usage per (?:Container|Pod) is|\S+ max limit to request ratio) .+?)[, \]]*$",
+        "range",
+        "a LimitRange{in} does not allow the request: {what}",
+        "ask for an amount within it: kubectl describe limitrange{flag}",
+    ),
+    (
+        r'namespaces "(?P<name>[^"]+)" not found',
+        "namespace",
+        "there is no namespace '{name}'",
+        "create it (kubectl create namespace {name}), or name another with `namespace`",
+    ),
 )
-_NAMESPACE: Final = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _PREFIX: Final = "Error creating: "
 _THINGS: Final[Mapping[str, str]] = {
-    "count/jobs.batch": "Jobs",
-    "pods": "pods",
-    "count/pods": "pods",
-    "requests.cpu": "CPUs",
-    "cpu": "CPUs",
-    "limits.cpu": "CPUs (limits)",
-    "requests.memory": "memory",
-    "memory": "memory",
-    "limits.memory": "memory (limits)",
-    "requests.ephemeral-storage": "local storage",
-    "requests.storage": "storage of claims",
-    "configmaps": "config maps",
-    "count/configmaps": "config maps",
-    "secrets": "secrets",
-    "count/secrets": "secrets",
-}
+    "count/jobs.batch": "Jobs", "pods": "pods", "count/pods": "pods", "requests.cpu": "CPUs", "cpu": "CPUs",
+    "limits.cpu": "CPUs (limits)", "requests.memory": "memory", "memory": "memory", "limits.memory": "memory (limits)",
+    "requests.ephemeral-storage": "local storage", "requests.storage": "storage of claims",
+    "configmaps": "config maps", "count/configmaps": "config maps", "secrets": "secrets", "count/secrets": "secrets",
+}  # fmt: skip
 
 
 @attrs.frozen(kw_only=True)
@@ -88,63 +109,17 @@ def refusal_of(status: int, message: str, *, namespace: str = "") -> ServerRefus
     quota = _QUOTA.search(text)
     if quota is not None:
         return _of_quota(quota.groupdict())
-    match = _POLICY.search(text)
-    if match is not None:
-        return ServerRefusal(
-            cause=REFUSED,
-            kind="policy",
-            message=f"the namespace's pod security level '{match['level']}' forbids {_policy_words(match['what'])}",
-            fix="leave that out of the settings, or use a namespace with a level that allows it",
-        )
-    match = _ACCOUNT.search(text)
-    if match is not None:
-        return ServerRefusal(
-            cause=REFUSED,
-            kind="account",
-            message=f'service account "{match["name"]}" does not exist{_in(namespace)}',
-            fix=f"create it (kubectl create serviceaccount {match['name']}{_flag(namespace)}), or name another with "
-            "`service_account`",
-            passes=True,
-        )
-    match = _PRIORITY.search(text)
-    if match is not None:
-        return ServerRefusal(
-            cause=REFUSED,
-            kind="priority",
-            message=f'priority class "{match["name"]}" does not exist',
-            fix="name one that does: kubectl get priorityclasses",
-        )
-    match = _WEBHOOK.search(text)
-    if match is not None:
-        return ServerRefusal(
-            cause=REFUSED,
-            kind="webhook",
-            message=f"the cluster's own check {match['name']} refuses it: {' '.join(match['what'].split())}",
-            fix="meet the rule, or ask the cluster's administrators",
-        )
-    match = _RANGE.search(text)
-    if match is not None:
-        return ServerRefusal(
-            cause=REFUSED,
-            kind="range",
-            message=f"a LimitRange{_in(namespace)} does not allow the request: {match['what'].rstrip(', ]')}",
-            fix=f"ask for an amount within it: kubectl describe limitrange{_flag(namespace)}",
-        )
-    match = _NAMESPACE.search(text)
-    if match is not None:
-        return ServerRefusal(
-            cause=REFUSED,
-            kind="namespace",
-            message=f"there is no namespace '{match['name']}'",
-            fix=f"create it (kubectl create namespace {match['name']}), or name another with `namespace`",
-        )
-    invalid = status in (400, 413, 422)
-    return ServerRefusal(
-        cause=REFUSED,
-        kind="invalid" if invalid else "other",
-        message=f"the API server refuses the object ({status}): {text}",
-        fix="",
-    )
+    for pattern, kind, what, fix in _REFUSALS:
+        match = re.search(pattern, text)
+        if match is not None:
+            said = {name: " ".join(part.split()) for name, part in match.groupdict().items()}
+            said["what"] = _policy_words(said["what"]) if kind == "policy" else said.get("what", "")
+            said["in"] = f" in the namespace '{namespace}'" if namespace else ""
+            said["flag"] = f" -n {namespace}" if namespace else ""
+            message, advice = what.format_map(said), fix.format_map(said)
+            return ServerRefusal(cause=REFUSED, kind=kind, message=message, fix=advice, passes=kind == "account")
+    kind, words = "invalid" if status in (400, 413, 422) else "other", f"({status}): {text}"
+    return ServerRefusal(cause=REFUSED, kind=kind, message=f"the API server refuses the object {words}", fix="")
 
 
 def _of_right(denied: Denied) -> ServerRefusal:
@@ -166,8 +141,9 @@ def _of_quota(parts: Mapping[str, str]) -> ServerRefusal:
     never = [name for name, asked, most in pairs if asked is not None and most is not None and asked > most]
     sentences = []
     for name in never or requested:
+        thing = _THINGS.get(name) or name.removeprefix("requests.").removeprefix("limits.")
         free = f"{used.get(name, '0')} of {limited.get(name, '?')} in use"
-        sentences.append(f"{requested[name]} {_thing(name)} asked for, {free}")
+        sentences.append(f"{requested[name]} {thing} asked for, {free}")
     whose = f"the namespace's quota '{parts['quota']}'"
     if never:
         message = f"{whose} does not allow this: {'; '.join(sentences)}: more than it ever gives"
@@ -180,12 +156,6 @@ def _of_quota(parts: Mapping[str, str]) -> ServerRefusal:
 
 def _pairs(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (part.partition("=") for part in text.split(",")) if value}
-
-
-def _thing(name: str) -> str:
-    if name in _THINGS:
-        return _THINGS[name]
-    return name.removeprefix("requests.").removeprefix("limits.")
 
 
 def _kind_words(denied: Denied) -> str:
@@ -201,33 +171,87 @@ def _policy_words(what: str) -> str:
     return f"{', '.join(short)} ({what})" if short and len(short) == 1 and "=true" in fields[0] else what
 
 
-def _in(namespace: str) -> str:
-    return f" in the namespace '{namespace}'" if namespace else ""
-
-
-def _flag(namespace: str) -> str:
-    return f" -n {namespace}" if namespace else ""
-
-
 # What it means that a node cannot pull an image, from the runtime's message. The words are those of containerd, CRI-O
 # and the registries; a kubelet passes them on.
 
-WAITING: Final = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
-)
+WAITING: Final = frozenset({
+    "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+    "RegistryUnavailable", "SignatureValidationFailed",
+})  # fmt: skip
 """Reasons of waiting containers whose image is missing:
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go"""
 _BACK_OFF: Final = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: \w+: )?")
+_SAME: Final = "the same of an image that does not exist"
 _HOST: Final = re.compile(r"lookup (?P<host>[\w.-]+)")
-_LOWER: Final = re.compile(r"must be lowercase")
+_PULL_REASONS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "ErrImageNeverPull": (
+        "never",
+        "the image {image} is not on the node, and image_pull_policy is Never",
+        "load it onto the nodes, or let it be pulled: image_pull_policy = IfNotPresent",
+    ),
+    "InvalidImageName": ("name", "the image name {image} is not valid{capitals}", "write it as a registry does"),
+}
+"""Reasons that say all by themselves, and are sure."""
+_PULLS: Final = (
+    # What the message holds, in small letters; the kind; what that means and the fix; whether that is sure, so that the
+    # next try meets the same.
+    (
+        r"toomanyrequests|\b429\b|rate limit",
+        "rate",
+        "the registry lets nobody pull {image} for now: too many requests (429)",
+        "wait; credentials (image_pull_secrets) or a mirror have higher limits",
+        False,
+    ),
+    (
+        r"no match for platform|no matching manifest|exec format error",
+        "architecture",
+        "the image {image} is not built for the node's architecture",
+        "build it for that one, or choose nodes with the label kubernetes.io/arch",
+        True,
+    ),
+    (
+        r"no space left on device",
+        "disk",
+        "the node's disk has no space for the image {image}",
+        "use a smaller image, or have the node's disk cleared",
+        False,
+    ),
+    (
+        r"no such host|server misbehaving|temporary failure in name resolution",
+        "host",
+        "the registry's host name {host} does not resolve on the node",
+        "check the image's name, and the DNS of the nodes",
+        False,
+    ),
+    (
+        r"x509|certificate",
+        "certificate",
+        "the node does not trust the certificate of the registry of {image}",
+        "have the registry's authority installed on the nodes",
+        False,
+    ),
+    (
+        r"\b401\b|\b403\b|unauthorized|authentication required|access denied|no basic auth|denied:",
+        "unauthorized",
+        "the registry wants credentials for {image} ({status})",
+        "name a secret with them: image_pull_secrets (kubectl create secret docker-registry); a registry says {same}",
+        True,
+    ),
+    (
+        r"not found|manifest unknown|name unknown|does not exist",
+        "absent",
+        "the image {image} does not exist in the registry",
+        "check name and tag, and whether it was pushed",
+        True,
+    ),
+    (
+        r"timeout|deadline exceeded|connection refused|connection reset|unreachable|\beof\b",
+        "network",
+        "the node does not reach the registry of {image}",
+        "check the network of the nodes",
+        False,
+    ),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -254,93 +278,17 @@ def pull_problem(reason: str, message: str, image: str) -> PullProblem:
     """What a kubelet's reason and message for an image mean."""
     said = _BACK_OFF.sub("", " ".join(message.split()))
     lower = said.lower()
-
-    def has(*patterns: str) -> bool:
-        return any(re.search(pattern, lower) for pattern in patterns)
-
-    if reason == "ErrImageNeverPull":
-        return PullProblem(
-            kind="never",
-            text=f"the image {image} is not on the node, and image_pull_policy is Never",
-            fix="load it onto the nodes, or let it be pulled: image_pull_policy = IfNotPresent",
-            sure=True,
-        )
-    if reason == "InvalidImageName":
-        capitals = " (capital letters)" if _LOWER.search(said) else ""
-        return PullProblem(
-            kind="name",
-            text=f"the image name {image} is not valid{capitals}",
-            fix="write it as a registry does",
-            sure=True,
-        )
-    if has(r"toomanyrequests", r"\b429\b", r"rate limit"):
-        return PullProblem(
-            kind="rate",
-            text=f"the registry lets nobody pull {image} for now: too many requests (429)",
-            fix="wait; credentials (image_pull_secrets) or a mirror have higher limits",
-            sure=False,
-            passes=True,
-        )
-    if has(r"no match for platform", r"no matching manifest", r"exec format error"):
-        return PullProblem(
-            kind="architecture",
-            text=f"the image {image} is not built for the node's architecture",
-            fix="build it for that one, or choose nodes with the label kubernetes.io/arch",
-            sure=True,
-        )
-    if has(r"no space left on device"):
-        return PullProblem(
-            kind="disk",
-            text=f"the node's disk has no space for the image {image}",
-            fix="use a smaller image, or have the node's disk cleared",
-            sure=False,
-        )
-    if has(r"no such host", r"server misbehaving", r"temporary failure in name resolution"):
-        lookup = _HOST.search(said)
-        host = image.partition("/")[0] if lookup is None else lookup["host"]
-        return PullProblem(
-            kind="host",
-            text=f"the registry's host name {host} does not resolve on the node",
-            fix="check the image's name, and the DNS of the nodes",
-            sure=False,
-        )
-    if has(r"x509", r"certificate"):
-        return PullProblem(
-            kind="certificate",
-            text=f"the node does not trust the certificate of the registry of {image}",
-            fix="have the registry's authority installed on the nodes",
-            sure=False,
-        )
-    if has(
-        r"\b401\b",
-        r"\b403\b",
-        r"unauthorized",
-        r"authentication required",
-        r"access denied",
-        r"no basic auth",
-        r"denied:",
-    ):
-        status = "401" if has(r"\b401\b", r"unauthorized") else "403" if has(r"\b403\b") else "denied"
-        return PullProblem(
-            kind="unauthorized",
-            text=f"the registry wants credentials for {image} ({status})",
-            fix="name a secret with them: image_pull_secrets (kubectl create secret docker-registry); a registry says "
-            "the same of an image that does not exist",
-            sure=True,
-        )
-    if has(r"not found", r"manifest unknown", r"name unknown", r"does not exist"):
-        return PullProblem(
-            kind="absent",
-            text=f"the image {image} does not exist in the registry",
-            fix="check name and tag, and whether it was pushed",
-            sure=True,
-        )
-    if has(r"timeout", r"deadline exceeded", r"connection refused", r"connection reset", r"unreachable", r"\beof\b"):
-        return PullProblem(
-            kind="network",
-            text=f"the node does not reach the registry of {image}",
-            fix="check the network of the nodes",
-            sure=False,
-        )
+    if reason in _PULL_REASONS:
+        kind, text, fix = _PULL_REASONS[reason]
+        capitals = " (capital letters)" if "must be lowercase" in said else ""
+        return PullProblem(kind=kind, text=text.format(image=image, capitals=capitals), fix=fix, sure=True)
+    for pattern, kind, text, fix, sure in _PULLS:
+        if re.search(pattern, lower):
+            lookup = _HOST.search(said)
+            host = image.partition("/")[0] if lookup is None else lookup["host"]
+            status = "401" if re.search(r"\b401\b|unauthorized", lower) else "403"
+            status = status if re.search(r"\b40[13]\b|unauthorized", lower) else "denied"
+            words = text.format(image=image, host=host, status=status)
+            return PullProblem(kind=kind, text=words, fix=fix.format(same=_SAME), sure=sure, passes=kind == "rate")
     shown = said if len(said) <= 300 else said[:299] + "…"
     return PullProblem(kind="other", text=f"the image {image} cannot be pulled: {shown or reason}", fix="", sure=False)

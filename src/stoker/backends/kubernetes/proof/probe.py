@@ -17,7 +17,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.base.messages import is_below
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, items
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, seen_items
 from stoker.backends.kubernetes.api.rbac import (
     CLAIM_RIGHTS,
     Api,
@@ -103,7 +103,7 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
         yield Check(name="cluster", found="", problem=error.message, fix=error.fix)
         return
     try:
-        namespace = settings.get("namespace") or cluster.namespace
+        namespace = cluster.namespace
         version = cluster.get("/version")
         where = f"{cluster.access.place.context} at {cluster.access.place.server}"
         yield Check(name="cluster", found=f"{where}, Kubernetes {version.get('gitVersion', 'of unknown version')}")
@@ -213,11 +213,8 @@ def rights_checks(cluster: Api, namespace: str, rights: Sequence[Right]) -> Iter
 
 def node_checks(cluster: Api) -> Iterator[Check]:
     """Nodes, their accelerators by model, the device plugin, and the drivers' versions."""
-    try:
-        nodes = items(cluster, "/api/v1/nodes")
-    except ApiError as error:
-        if error.status != 403:
-            raise
+    nodes = seen_items(cluster, "/api/v1/nodes")
+    if nodes is None:
         yield Check(name="nodes", found="not known: this account may not list them")
         return
     ready = [node for node in nodes if condition(node, "Ready") is not None]
@@ -305,12 +302,12 @@ def _secret_checks(settings: KubernetesSettings, cluster: Api, namespace: str) -
 
 def _class_checks(settings: KubernetesSettings, cluster: Api) -> Iterator[Check]:
     """Storage classes, priority classes, and what admits and schedules jobs beside Kubernetes itself."""
-    storage = _listed(cluster, "/apis/storage.k8s.io/v1/storageclasses")
+    storage = seen_items(cluster, "/apis/storage.k8s.io/v1/storageclasses", 404)
     if storage is not None:
         texts = [f"{name(each)}{' (default)' if is_default_class(each) else ''}" for each in storage]
         yield Check(name="storage classes", found=", ".join(texts) or "none")
     wanted = settings.get("priority_class")
-    priorities = _listed(cluster, "/apis/scheduling.k8s.io/v1/priorityclasses")
+    priorities = seen_items(cluster, "/apis/scheduling.k8s.io/v1/priorityclasses", 404)
     if priorities is not None:
         names = [name(each) for each in priorities if not name(each).startswith("system-")]
         missing = wanted is not None and wanted not in map(name, priorities)
@@ -331,16 +328,6 @@ def _class_checks(settings: KubernetesSettings, cluster: Api) -> Iterator[Check]
         problem=f"the stack asks for {_KINDS[group]}, which this cluster has not" if lacking else "",
         fix="leave out `queue` and `queueing`, or have it installed" if lacking else "",
     )
-
-
-def _listed(cluster: Api, path: str) -> list[dict[str, Any]] | None:
-    """The objects of a list; None where this account may not see them."""
-    try:
-        return items(cluster, path)
-    except ApiError as error:
-        if error.status in (403, 404):
-            return None
-        raise
 
 
 # The Job of a minute

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import json
 from decimal import Decimal
-from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.kubernetes.api.client import ApiError, items
+from stoker.backends.kubernetes.api.client import ApiError, items, seen_items
 from stoker.backends.kubernetes.api.rbac import (
     CLAIM_RIGHTS,
     Api,
@@ -33,6 +33,7 @@ from stoker.backends.kubernetes.explain.nodes import (
     add,
     amount_text,
     cluster_nodes,
+    expression_fits,
     largest_text,
     plain_text,
     pod_request,
@@ -86,8 +87,6 @@ class PodNeed:
     """The pod template as it is sent: `metadata` and `spec`."""
     pods: int = 1
     """How many of them must be there at once: the nodes of a gang."""
-    made: Collection[str] = ()
-    """Names of secrets and config maps that are made for the step when it is sent."""
     apis: Mapping[str, str] = attrs.field(factory=dict)
     """Groups of the API that its settings need besides Kubernetes' own → the setting, in words."""
     verbatim: Sequence[str] = ()
@@ -207,18 +206,26 @@ def _rejected(needs: Sequence[PodNeed], cluster: Api) -> Iterator[Finding]:
             yield reporter_of(need.step).error(INVALID, what, "it was asked, and nothing was made", fix)
 
 
+def denials(code: str, report: Reporter, cluster: Api, namespace: str, rights: Iterable[Right]) -> Iterator[Finding]:
+    """The rights that this account lacks and nothing works without."""
+    lacking = lacking_rights(cluster, namespace, [right for right in rights if right.needed])
+    user = (account(cluster) or "USER") if lacking else ""
+    for right in dict.fromkeys(right for right, _ in lacking):
+        verbs = [verb for each, verb in lacking if each is right]
+        denied = Denied(
+            user=user, verb=",".join(verbs), resource=right.resource, group=right.group, namespace=namespace
+        )
+        who = f"the account '{user}' may not {joined(verbs, last='or')} {denied.qualified}"
+        fix = f"an administrator gives it by: {grant_line(denied)}"
+        yield report.error(code, f"{who} in the namespace '{namespace}'", f"it is needed to {right.use}", fix)
+
+
 def scaling_status(cluster: Api) -> str | None:
     """The text of cluster-autoscaler's status; empty where there is none, None where it may not be read."""
     try:
         return str((cluster.get(_AUTOSCALER).get("data") or {}).get("status", ""))
     except ApiError as error:
         return "" if error.status == 404 else None
-
-
-@attrs.frozen(kw_only=True)
-class _Namespace:
-    quotas: tuple[Object, ...]
-    ranges: tuple[Object, ...]
 
 
 class _Facts:
@@ -230,8 +237,7 @@ class _Facts:
         self._nodes: list[dict[str, Any]] | None = None
         self._unread: dict[str, str] = {}
         self._there: dict[str, bool] = {}
-        self._namespaces: dict[str, _Namespace] = {}
-        self._policies: dict[str, list[dict[str, Any]]] = {}
+        self._lists: dict[str, list[dict[str, Any]]] = {}
 
     def findings(self, needs: Sequence[PodNeed]) -> Iterator[Finding]:
         """All findings; what nobody may read is told once, at the first step."""
@@ -265,22 +271,7 @@ class _Facts:
             fix = f"create it (kubectl create namespace {namespace}), or name another with `namespace`"
             yield report.error(NOT_THERE, f"there is no namespace '{namespace}'", fix=fix)
             return
-        lacking = lacking_rights(self._cluster, namespace, [right for right in rights if right.needed])
-        if not lacking:
-            return
-        user = account(self._cluster) or "USER"
-        for right in dict.fromkeys(right for right, _ in lacking):
-            verbs = [verb for each, verb in lacking if each is right]
-            denied = Denied(
-                user=user, verb=",".join(verbs), resource=right.resource, group=right.group, namespace=namespace
-            )
-            yield report.error(
-                NO_RIGHT,
-                f"the account '{user}' may not {joined(verbs, last='or')} {denied.qualified} in the namespace "
-                f"'{namespace}'",
-                f"it is needed to {right.use}",
-                f"an administrator gives it by: {grant_line(denied)}",
-            )
+        yield from denials(NO_RIGHT, report, self._cluster, namespace, rights)
 
     def _exists(self, path: str) -> bool | None:
         """Whether an object is there; None where this account may not look."""
@@ -304,13 +295,9 @@ class _Facts:
         if need.pods < 2 or (template.get("spec") or {}).get("hostNetwork"):
             return
         path = f"/apis/networking.k8s.io/v1/namespaces/{need.namespace}/networkpolicies"
-        if path not in self._policies:
-            try:
-                self._policies[path] = items(self._cluster, path)
-            except ApiError:
-                self._policies[path] = []
+        policies = self._listed(path, "")
         labels = {MANAGED_BY: "stoker", **((template.get("metadata") or {}).get("labels") or {})}
-        names = policies_between(self._policies[path], labels, {"kubernetes.io/metadata.name": need.namespace})
+        names = policies_between(policies, labels, {"kubernetes.io/metadata.name": need.namespace})
         if names:
             which = joined([f"'{one}'" for one in names])
             yield report.warning(
@@ -359,11 +346,8 @@ class _Facts:
     def _read_nodes(self) -> ClusterNodes | None:
         what = "whether any node can take the steps"
         if self._nodes is None and what not in self._unread:
-            try:
-                self._nodes = items(self._cluster, "/api/v1/nodes")
-            except ApiError as error:
-                if error.status != 403:
-                    raise
+            self._nodes = seen_items(self._cluster, "/api/v1/nodes")
+            if self._nodes is None:
                 self._unread[what] = "this account may not list nodes: the right is one on the whole cluster"
         return None if self._nodes is None else cluster_nodes(self._nodes, pools=self._pools)
 
@@ -379,11 +363,12 @@ class _Facts:
     # Quotas and ranges
 
     def _quotas(self, need: PodNeed, report: Reporter) -> Iterator[Finding]:
-        facts = self._read_namespace(need.namespace)
+        quotas = self._listed(f"/api/v1/namespaces/{need.namespace}/resourcequotas", "quotas")
+        ranges = self._listed(f"/api/v1/namespaces/{need.namespace}/limitranges", "limit ranges")
         spec = need.template.get("spec") or {}
         requests, limits = pod_request(spec), _limits(spec)
-        defaults = _defaults(facts.ranges)
-        for quota in facts.quotas:
+        defaults = _defaults(ranges)
+        for quota in quotas:
             if (quota.get("spec") or {}).get("scopes") or (quota.get("spec") or {}).get("scopeSelector"):
                 continue  # it may be another's
             for resource, text in ((quota.get("spec") or {}).get("hard") or {}).items():
@@ -412,7 +397,7 @@ class _Facts:
                         "it would wait for ever",
                         "ask for less, have the quota raised, or use another namespace",
                     )
-        yield from self._ranges(need, facts.ranges, report)
+        yield from self._ranges(need, ranges, report)
 
     def _ranges(self, need: PodNeed, ranges: Sequence[Object], report: Reporter) -> Iterator[Finding]:
         """https://kubernetes.io/docs/concepts/policy/limit-range/"""
@@ -428,27 +413,24 @@ class _Facts:
                     elif asked is not None and (asked > bound if word == "max" else asked < bound):
                         yield _out_of_range(need, each, resource, asked, bound, report, above=word == "max")
 
-    def _read_namespace(self, namespace: str) -> _Namespace:
-        if namespace not in self._namespaces:
-            parts = []
-            for kind in ("resourcequotas", "limitranges"):
-                try:
-                    parts.append(tuple(items(self._cluster, f"/api/v1/namespaces/{namespace}/{kind}")))
-                except ApiError as error:
-                    if error.status != 403:
-                        raise
-                    words = {"resourcequotas": "quotas", "limitranges": "limit ranges"}[kind]
+    def _listed(self, path: str, words: str) -> list[dict[str, Any]]:
+        """The objects of a list; none where this account may not see them, which is told in `words`."""
+        if path not in self._lists:
+            try:
+                self._lists[path] = items(self._cluster, path)
+            except ApiError as error:
+                if words and error.status != 403:
+                    raise
+                self._lists[path] = []
+                if words:
+                    kind = path.rpartition("/")[2]
                     self._unread[f"whether {words} allow the steps"] = f"this account may not list {kind}"
-                    parts.append(())
-            self._namespaces[namespace] = _Namespace(quotas=parts[0], ranges=parts[1])
-        return self._namespaces[namespace]
+        return self._lists[path]
 
     # What the pod names
 
     def _names(self, need: PodNeed, report: Reporter) -> Iterator[Finding]:
         for kind, named, setting in named_things(need.template.get("spec") or {}):
-            if named in need.made and kind in ("secret", "config map"):
-                continue
             path = _PATHS[kind].format(namespace=need.namespace, name=named)
             if self._exists(path) is False:
                 where = "" if kind in _CLUSTER_WIDE else f" in the namespace '{need.namespace}'"
@@ -469,6 +451,14 @@ _PATHS: Final[Mapping[str, str]] = {
     "runtime class": "/apis/node.k8s.io/v1/runtimeclasses/{name}",
 }
 _CLUSTER_WIDE: Final = ("priority class", "runtime class")
+_VARIABLES: Final = (("secretKeyRef", "name", "secret", "env"), ("configMapKeyRef", "name", "config map", "env"))
+_SOURCES: Final = (("secretRef", "name", "secret", "secrets"), ("configMapRef", "name", "config map", "config_maps"))
+_VOLUMES: Final = (
+    ("secret", "secretName", "secret", "volumes"),
+    ("configMap", "name", "config map", "volumes"),
+    ("persistentVolumeClaim", "claimName", "claim", "persistent_volume_claims"),
+)
+"""Fields of variables, of sources of variables and of volumes that name something: where, as what, by which setting."""
 _FIELDS: Final[Mapping[str, str]] = {"cpu": "cpu_count", "memory": "memory", "ephemeral-storage": "disk"}
 
 
@@ -484,27 +474,16 @@ def named_things(spec: Object) -> Iterator[tuple[str, str, str]]:
     # A pull secret that is missing is passed over by kubelets: it is refused only because pulling would fail.
     for each in spec.get("imagePullSecrets") or ():
         yield "secret", str(each.get("name")), "image_pull_secrets"
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        for each in container.get("env") or ():
-            source = each.get("valueFrom") or {}
-            for field, kind in (("secretKeyRef", "secret"), ("configMapKeyRef", "config map")):
-                if field in source and not source[field].get("optional"):
-                    yield kind, str(source[field].get("name")), "env"
-        for each in container.get("envFrom") or ():
-            for field, kind, setting in (
-                ("secretRef", "secret", "secrets"),
-                ("configMapRef", "config map", "config_maps"),
-            ):
-                if field in each and not each[field].get("optional"):
-                    yield kind, str(each[field].get("name")), setting
-    for volume in spec.get("volumes") or ():
-        for field, key, kind, setting in (
-            ("secret", "secretName", "secret", "volumes"),
-            ("configMap", "name", "config map", "volumes"),
-            ("persistentVolumeClaim", "claimName", "claim", "persistent_volume_claims"),
-        ):
-            if field in volume and not volume[field].get("optional"):
-                yield kind, str(volume[field].get(key)), setting
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    places = [
+        *((each.get("valueFrom") or {}, _VARIABLES) for one in containers for each in one.get("env") or ()),
+        *((each, _SOURCES) for one in containers for each in one.get("envFrom") or ()),
+        *((each, _VOLUMES) for each in spec.get("volumes") or ()),
+    ]
+    for place, fields in places:
+        for field, key, kind, setting in fields:
+            if field in place and not place[field].get("optional"):
+                yield kind, str(place[field].get(key)), setting
 
 
 def _asked(spec: Object) -> str:
@@ -543,15 +522,11 @@ def _charged(resource: str, requests: Amounts, limits: Amounts, pods: int) -> De
 
 def _defaults(ranges: Sequence[Object]) -> set[str]:
     """What a container gets that does not ask: quotas' names of the resources."""
-    found: set[str] = set()
-    for each in ranges:
-        for limit in (each.get("spec") or {}).get("limits") or ():
-            if limit.get("type") == "Container":
-                found.update(f"limits.{resource}" for resource in limit.get("default") or {})
-                found.update(limit.get("defaultRequest") or {})
-                found.update(f"requests.{resource}" for resource in limit.get("defaultRequest") or {})
-                found.update(limit.get("default") or {})
-    return found
+    limits = [limit for each in ranges for limit in (each.get("spec") or {}).get("limits") or ()]
+    own = [limit for limit in limits if limit.get("type") == "Container"]
+    asked = {resource for limit in own for resource in limit.get("defaultRequest") or {}}
+    most = {resource for limit in own for resource in limit.get("default") or {}}
+    return {*asked, *most, *(f"requests.{each}" for each in asked), *(f"limits.{each}" for each in most)}
 
 
 def _either(resources: Object, resource: str, first: str, second: str) -> Decimal | None:
@@ -635,17 +610,7 @@ def matches(selector: Object, labels: Mapping[str, str]) -> bool:
     """Whether a label selector takes an object with these labels; an empty one takes all."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_meets(requirement, labels) for requirement in selector.get("matchExpressions") or ())
-
-
-def _meets(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, values = requirement["key"], requirement.get("values") or ()
-    return {
-        "In": key in labels and labels[key] in values,
-        "NotIn": key not in labels or labels[key] not in values,
-        "Exists": key in labels,
-        "DoesNotExist": key not in labels,
-    }[requirement["operator"]]
+    return all(expression_fits(labels, each) for each in selector.get("matchExpressions") or ())
 
 
 # Whether pods can mount the claim of the artifact store, and whether this machine may reach it
@@ -672,7 +637,7 @@ def _findings(
 ) -> Iterator[Finding]:
     first = reporter_of(steps[0])
     usual, namespace = namespace, str(store.options.get("namespace") or namespace)
-    yield from _rights(first, cluster, namespace)
+    yield from denials(NOT_REACHED, first, cluster, namespace, CLAIM_RIGHTS)
     for step in steps:
         own = settings_of(step, KubernetesSettings, options).get("namespace") or usual
         if own != namespace:
@@ -701,22 +666,6 @@ def _findings(
         yield first.error(NO_CLAIM, what, "what was on it is gone", "delete it and make another, or name another")
         return
     yield from _modes(steps, options, claim, cluster)
-
-
-def _rights(report: Reporter, cluster: Api, namespace: str) -> Iterator[Finding]:
-    lacking = lacking_rights(cluster, namespace, [right for right in CLAIM_RIGHTS if right.needed])
-    user = (account(cluster) or "USER") if lacking else ""
-    for right in dict.fromkeys(right for right, _ in lacking):
-        verbs = [verb for each, verb in lacking if each is right]
-        denied = Denied(
-            user=user, verb=",".join(verbs), resource=right.resource, group=right.group, namespace=namespace
-        )
-        yield report.error(
-            NOT_REACHED,
-            f"the account '{user}' may not {joined(verbs, last='or')} {right.resource} in the namespace '{namespace}'",
-            f"it is needed to {right.use}",
-            f"an administrator gives it by: {grant_line(denied)}",
-        )
 
 
 def _modes(steps: Sequence[StepPlan], options: Mapping[str, Any], claim: Object, cluster: Api) -> Iterator[Finding]:
@@ -760,12 +709,8 @@ def _is_pinned(settings: KubernetesSettings) -> bool:
 
 def _count_nodes(cluster: Api) -> int | None:
     """How many nodes the cluster has; None where this account may not list them."""
-    try:
-        return len(items(cluster, "/api/v1/nodes"))
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return None
+    nodes = seen_items(cluster, "/api/v1/nodes")
+    return None if nodes is None else len(nodes)
 
 
 def _has_place(cluster: Api, volume: str) -> bool | None:

@@ -12,9 +12,10 @@ import re
 from typing import Any, Final, Mapping
 
 from stoker.backends.base.backend import Preparation
+from stoker.backends.base.byhand import yaml_text
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.api.access import context_of
-from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, reached
 from stoker.backends.kubernetes.api.rbac import Right, account, allowed, lacking_rights, rights_lacked_by, rights_with
 from stoker.backends.kubernetes.explain import nodelabels
 from stoker.backends.kubernetes.explain.refusals import refusal_of
@@ -30,6 +31,7 @@ _SIMPLE: Final = ("nvidia", "amd", "intel", "gaudi")
 """Vendors of whose accelerators a pod may ask for one by itself; TPUs and Neuron's come in slices and by type."""
 _DEVICE_WAIT: Final = 300
 """Seconds for which the first step with an accelerator waits: all of them may be in use."""
+_CORE: Final = "/api/v1/namespaces"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 _FILES: Final = re.compile(
     r"nfs|efs\.csi|filestore|file\.csi\.azure|azure-file|cephfs|fsx\.csi|lustre|glusterfs|juicefs"
@@ -38,13 +40,9 @@ _FILES: Final = re.compile(
 https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes"""
 PATHS: Final[Mapping[str, tuple[str, str, str]]] = {
     # Kind → where its objects are made, its API group and its plural.
-    "Namespace": ("/api/v1/namespaces", "", "namespaces"),
-    "ServiceAccount": ("/api/v1/namespaces/{namespace}/serviceaccounts", "", "serviceaccounts"),
-    "PersistentVolumeClaim": (
-        "/api/v1/namespaces/{namespace}/persistentvolumeclaims",
-        "",
-        "persistentvolumeclaims",
-    ),
+    "Namespace": (_CORE, "", "namespaces"),
+    "ServiceAccount": (_CORE + "/{namespace}/serviceaccounts", "", "serviceaccounts"),
+    "PersistentVolumeClaim": (_CORE + "/{namespace}/persistentvolumeclaims", "", "persistentvolumeclaims"),
     "Role": (_RBAC + "/namespaces/{namespace}/roles", "rbac.authorization.k8s.io", "roles"),
     "RoleBinding": (_RBAC + "/namespaces/{namespace}/rolebindings", "rbac.authorization.k8s.io", "rolebindings"),
     "ClusterRole": (_RBAC + "/clusterroles", "rbac.authorization.k8s.io", "clusterroles"),
@@ -65,14 +63,8 @@ def stack_name(context: str) -> str:
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """What the other settings usually are under a context."""
     place = context_of(KubernetesSettings(context=answers["context"]), os.environ)
-    return {
-        "namespace": place.namespace,
-        "image": "",
-        "service_account": "",
-        "image_pull_secrets": "",
-        "queue": "",
-        "driver": "",
-    }
+    empty = ("image", "service_account", "image_pull_secrets", "queue", "driver")
+    return {"namespace": place.namespace, **dict.fromkeys(empty, "")}
 
 
 def with_store(settings: Mapping[str, str], store: str) -> Mapping[str, str]:
@@ -85,41 +77,35 @@ def prepare(
     options: Mapping[str, Any], store: str = "", details: Mapping[str, str] | None = None
 ) -> Preparation | None:
     """What must be made before a stack with these settings works; None where nothing is missing."""
-    settings = KubernetesSettings(**options)
-    cluster = Cluster(settings, os.environ)
-    try:
-        namespace = str(settings.get("namespace") or cluster.namespace)
-        claim = claim_store(store)
+    settings, claim = KubernetesSettings(**options), claim_store(store)
+    with reached(options) as cluster:
+        namespace = cluster.namespace
         objects = missing_objects(cluster, settings, namespace, claims=claim is not None)
-        if claim is not None and not _has_claim(cluster, namespace, claim.claim):
+        claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        if claim is not None and not _is_there(cluster, f"{claims}/{claim.claim}"):
             objects.append(_claim(cluster, namespace, claim.claim, details or {}))
         if not objects:
             return None
         may = all(_may_make(cluster, each, namespace) for each in objects)
-    finally:
-        cluster.close()
     kinds = ", ".join(f"{each['kind']} {name_of(each)}" for each in objects)
 
     def apply() -> None:
-        made_by = Cluster(settings, os.environ)
-        try:
+        with reached(options) as maker:
             for each in objects:
-                _make(made_by, each, namespace)
-        finally:
-            made_by.close()
+                _make(maker, each, namespace)
 
-    return Preparation(text=rbac.yaml_text(objects), what=kinds, apply=apply if may else None)
+    return Preparation(
+        text="---\n".join(f"{yaml_text(each)}\n" for each in objects), what=kinds, apply=apply if may else None
+    )
 
 
 def device_step(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The options of a step that gets one accelerator of a kind that nodes offer; None where this account sees none."""
-    cluster = Cluster(KubernetesSettings(**options), os.environ)
     try:
-        nodes = cluster.get("/api/v1/nodes").get("items") or ()
+        with reached(options) as cluster:
+            nodes = cluster.get("/api/v1/nodes").get("items") or ()
     except ApiError:
         return None
-    finally:
-        cluster.close()
     offered = {
         name
         for node in nodes
@@ -131,10 +117,6 @@ def device_step(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
             settings = {"orchestrator.kubernetes": {"pod_startup_timeout": _DEVICE_WAIT}}
             return {"resources": {"gpu_count": 1, "gpu_vendor": vendor}, "settings": settings}
     return None
-
-
-def _has_claim(cluster: Cluster, namespace: str, claim: str) -> bool:
-    return _is_there(cluster, f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
 
 
 def _claim_size(text: str) -> str:

@@ -29,15 +29,8 @@ _KEPT: Final = 0.06
 """The part of its memory that a driver may keep for itself: 15109 MiB are left of a T4's 16 GB. No two sizes in the
 catalog are that near to each other."""
 _FLAT: Final[Mapping[int, str]] = {
-    1: "1x1",
-    4: "2x2",
-    8: "2x4",
-    16: "4x4",
-    32: "4x8",
-    64: "8x8",
-    128: "8x16",
-    256: "16x16",
-}
+    1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16",
+}  # fmt: skip
 _SMALL: Final[Mapping[int, str]] = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 _SHAPES: Final[Mapping[str, Mapping[int, str]]] = {
     # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
@@ -61,18 +54,9 @@ _TPU_HOSTS: Final[Mapping[str, tuple[int, ...]]] = {
     "tpu-v7x": (1, 4),
 }
 """How many chips a node has; the nodes of a slice that spans several have 4 each."""
-_TPU_LABELS: Final[Mapping[str, str]] = {
-    # What today's node pools are called; the older names of a generation are in `nodelabels`.
-    "tpu-v3": "tpu-v3-slice",
-    "tpu-v4": "tpu-v4-podslice",
-    "tpu-v5e": "tpu-v5-lite-podslice",
-    "tpu-v5p": "tpu-v5p-slice",
-    "tpu-v6e": "tpu-v6e-slice",
-    "tpu-v7x": "tpu7x",
-}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class RefusedRequest:
     """What of a request Kubernetes cannot give in any words."""
 
@@ -230,46 +214,36 @@ def _kind(settings: KubernetesSettings) -> str:
 def _refusal(
     resources: ResourceSettings, request: AcceleratorRequest, settings: KubernetesSettings
 ) -> RefusedRequest | None:
-    asks = f"asks for {describe(resources)}"
+    asks, kind_of = f"asks for {describe(resources)}", _kind(settings)
+    maker = VENDORS.get(request.vendor, request.vendor)
     if resources.get("share"):
-        return RefusedRequest(
-            what=asks,
-            why="a pod asks for whole devices: no device plugin counts the memory of a part",
-            fix='ask for a MIG slice such as accelerators="A100-80GB/1g.10gb"; or where the operator lets containers '
-            "share GPUs, for one without share and with "
-            f"{_kind(settings)}(resource_names={{'nvidia': 'nvidia.com/gpu.shared'}})",
+        fix = (
+            'ask for a MIG slice such as accelerators="A100-80GB/1g.10gb"; or where the operator lets containers share '
+            f"GPUs, for one without share and with {kind_of}(resource_names={{'nvidia': 'nvidia.com/gpu.shared'}})"
         )
+        why = "a pod asks for whole devices: no device plugin counts the memory of a part"
+        return RefusedRequest(asks, why, fix)
     if not request.resource:
-        maker = VENDORS.get(request.vendor, request.vendor)
-        return RefusedRequest(
-            what=asks,
-            why=f"no device plugin for Kubernetes counts accelerators of {maker}",
-            fix=f"name the resource that your cluster counts them by: "
-            f"{_kind(settings)}(resource_names={{'{request.vendor}': '…'}})",
+        fix = (
+            f"name the resource that your cluster counts them by: {kind_of}(resource_names={{'{request.vendor}': '…'}})"
         )
+        return RefusedRequest(asks, f"no device plugin for Kubernetes counts accelerators of {maker}", fix)
     if request.vendor == "tpu":
         return _tpu_refusal(resources, request, settings)
     for kind in request.kinds:
         if settings.get("device_class"):
             if not nodelabels.product_names(kind.name):
-                return RefusedRequest(
-                    what=f"asks for {kind} by the device class {settings.get('device_class')}",
-                    why="what its driver calls that model is not known",
-                    fix="remove device_class, or select it by an overlay: KubernetesSettings(overlay={…})",
-                )
+                what = f"asks for {kind} by the device class {settings.get('device_class')}"
+                fix = "remove device_class, or select it by an overlay: KubernetesSettings(overlay={…})"
+                return RefusedRequest(what, "what its driver calls that model is not known", fix)
         elif not _kind_terms((kind,), request, settings) and kind.name not in settings.get("accelerators", {}):
+            fix = f"say by which labels yours does: {kind_of}(accelerators={{'{kind.name}': {{'pool': '…'}}}})"
             return RefusedRequest(
-                what=f"asks for {kind}",
-                why="no label is known by which clusters mark nodes that have it",
-                fix="say by which labels yours does: "
-                f"{_kind(settings)}(accelerators={{'{kind.name}': {{'pool': '…'}}}})",
+                f"asks for {kind}", "no label is known by which clusters mark nodes that have it", fix
             )
     if request.memory and not request.kinds and not _terms(request, settings):
-        return RefusedRequest(
-            what=asks,
-            why=f"no label tells the memory of accelerators of {VENDORS.get(request.vendor, request.vendor)}",
-            fix="name the model: resources.accelerators='…'",
-        )
+        why = f"no label tells the memory of accelerators of {maker}"
+        return RefusedRequest(asks, why, "name the model: resources.accelerators='…'")
     return None
 
 
@@ -347,39 +321,30 @@ def _tpu_refusal(
     resources: ResourceSettings, request: AcceleratorRequest, settings: KubernetesSettings
 ) -> RefusedRequest | None:
     if not request.kinds:
-        return RefusedRequest(
-            what=f"asks for {describe(resources)}",
-            why="GKE gives TPUs by generation and topology",
-            fix='name the generation: resources.accelerators="tpu-v5e:4"',
-        )
+        fix = 'name the generation: resources.accelerators="tpu-v5e:4"'
+        return RefusedRequest(f"asks for {describe(resources)}", "GKE gives TPUs by generation and topology", fix)
     kind, nodes = request.kinds[0], resources.get("nodes", 1)
     if kind.name in settings.get("accelerators", {}):
         return None
     hosts = _TPU_HOSTS.get(kind.name, ())
     if not hosts:
-        return RefusedRequest(
-            what=f"asks for {kind}",
-            why="GKE has no nodes of that generation",
-            fix=f"ask for one of {', '.join(_SHAPES)}",
-        )
+        fix = f"ask for one of {', '.join(_SHAPES)}"
+        return RefusedRequest(f"asks for {kind}", "GKE has no nodes of that generation", fix)
     if settings.get("tpu_topology"):
         return None
-    if request.count not in (hosts if nodes == 1 else (4,)):
-        text = " or ".join(map(str, hosts)) if nodes == 1 else "4"
-        larger = next((chips for chips in hosts if chips >= request.count), hosts[-1]) if nodes == 1 else 4
-        return RefusedRequest(
-            what=f"asks for {request.count} chips of {kind.name} on {'each of ' if nodes > 1 else ''}"
-            f"{nodes} node{'s' if nodes > 1 else ''}",
-            why=f"a node {'of a slice that spans several ' if nodes > 1 else ''}has {text}, and a pod takes them all",
-            fix=f'resources.accelerators="{kind.name}:{larger}"',
-        )
+    hosts = hosts if nodes == 1 else (4,)
+    if request.count not in hosts:
+        where = "1 node" if nodes == 1 else f"each of {nodes} nodes"
+        which = "a node" if nodes == 1 else "a node of a slice that spans several"
+        why = f"{which} has {' or '.join(map(str, hosts))}, and a pod takes them all"
+        larger = next((chips for chips in hosts if chips >= request.count), hosts[-1])
+        what = f"asks for {request.count} chips of {kind.name} on {where}"
+        return RefusedRequest(what, why, f'resources.accelerators="{kind.name}:{larger}"')
     if _topology(kind.name, request.count * nodes) is None:
-        near = [str(number) for number in _near(kind.name, request.count, nodes)]
-        return RefusedRequest(
-            what=f"asks for {nodes} nodes with {request.count} chips of {kind.name} each",
-            why="there is no slice of that size",
-            fix=f"resources.nodes={' or '.join(near)}; or name it: {_kind(settings)}(tpu_topology='…')",
-        )
+        near = " or ".join(map(str, _near(kind.name, request.count, nodes)))
+        what = f"asks for {nodes} nodes with {request.count} chips of {kind.name} each"
+        fix = f"resources.nodes={near}; or name it: {_kind(settings)}(tpu_topology='…')"
+        return RefusedRequest(what, "there is no slice of that size", fix)
     return None
 
 
@@ -394,7 +359,7 @@ def _slice_selector(
     chips = request.count * resources.get("nodes", 1)
     topology = settings.get("tpu_topology") or _topology(kind.name, chips)
     assert topology is not None, "`_tpu_refusal` has refused it"
-    return {nodelabels.GKE_TPU: _TPU_LABELS[kind.name], nodelabels.GKE_TPU_TOPOLOGY: topology}
+    return {nodelabels.GKE_TPU: nodelabels.GKE_TPUS[kind.name][0], nodelabels.GKE_TPU_TOPOLOGY: topology}
 
 
 def _topology(generation: str, chips: int) -> str | None:

@@ -9,20 +9,19 @@ every process that knows the store can start it.
 from __future__ import annotations
 
 import atexit
-import functools
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping, Sequence, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import attrs
 
-from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing
 from stoker.backends.kubernetes.api.execution import Execution
 from stoker.backends.kubernetes.explain.pending import why_pending
 from stoker.backends.kubernetes.explain.refusals import refusal_of
@@ -30,7 +29,7 @@ from stoker.backends.kubernetes.objects import is_deleted, phase
 from stoker.backends.kubernetes.request import storepod
 from stoker.backends.kubernetes.request.check import OWN_IMAGE
 from stoker.backends.kubernetes.request.pod import CLAIM
-from stoker.backends.kubernetes.request.pods import CONTAINER, PodMount, PodRequest, pod_template
+from stoker.backends.kubernetes.request.pods import CONTAINER, PodMount, PodRequest, pod_template, program, run_variable
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import parse_json, parse_object
 from stoker.core.errors import Away, BackendError, DiskFull, SettingsError
@@ -129,18 +128,6 @@ def claim_mount(store: ClaimStore) -> PodMount:
     return PodMount(name="stoker-claim", source=source, path=MOUNT, read_only=False)
 
 
-@functools.cache
-def program() -> str:
-    """The text of the pod's program."""
-    return Path(storepod.__file__).read_text(encoding="utf-8")
-
-
-def _python(settings: KubernetesSettings) -> tuple[str, ...]:
-    """Runs the pod's program, which is a variable: a command that is executed later stands in a URL, of which proxies
-    take 8 kB."""
-    return str(settings.get("executable", "python3")), "-c", f"import os; exec(os.environ['{PROGRAM}'])"
-
-
 def store_pod(store: ClaimStore) -> dict[str, Any]:
     """The pod of a store: the same for all that reach it alike. Pure."""
     settings = KubernetesSettings(**store.options)
@@ -148,8 +135,8 @@ def store_pod(store: ClaimStore) -> dict[str, Any]:
         resources=ResourceSettings(),
         settings=settings,
         image=str(settings.get("image") or OWN_IMAGE),
-        environment={PROGRAM: program()},
-        command=(*_python(settings), "keep", STATE, str(IDLE)),
+        environment={PROGRAM: program(storepod)},
+        command=(*run_variable(settings, PROGRAM), "keep", STATE, str(IDLE)),
         mounts=[
             claim_mount(store),
             PodMount(name="stoker-state", source={"emptyDir": {}}, path=STATE, read_only=False),
@@ -336,14 +323,15 @@ class ClaimFiles:
                 self._cluster = Cluster(self._settings, os.environ, patience=CALL)
                 atexit.register(self.close)  # a program that ends without closing its store leaves no pod
             self._start_pod(self._cluster)
-            command = (*_python(self._settings), "serve", STATE, self._store.path, str(SILENCE))
-            namespace, name = self._namespace(self._cluster), self._pod_path(self._cluster).rpartition("/")[2]
-            try:
-                self._session = Execution(self._cluster, namespace, name, command, container=CONTAINER)
-            except ApiError as error:
-                if error.status in (400, 404, 409):
+            command = (*run_variable(self._settings, PROGRAM), "serve", STATE, self._store.path, str(SILENCE))
+            namespace, name = self._cluster.namespace, self._pod_path(self._cluster).rpartition("/")[2]
+            with self._asking():
+                try:
+                    self._session = Execution(self._cluster, namespace, name, command, container=CONTAINER)
+                except ApiError as error:
+                    if error.status not in (400, 404, 409):
+                        raise
                     raise Away(f"the pod {name} has just ended: {error.words}") from error
-                raise self._refusal(error) from error
         return self._session
 
     def _drop(self) -> None:
@@ -352,20 +340,19 @@ class ClaimFiles:
             self._session.close()
             self._session = None
 
-    def _namespace(self, cluster: Cluster) -> str:
-        return str(self._settings.get("namespace") or cluster.namespace)
-
     def _pod_path(self, cluster: Cluster) -> str:
-        return f"/api/v1/namespaces/{self._namespace(cluster)}/pods/{store_pod(self._store)['metadata']['name']}"
+        return f"/api/v1/namespaces/{cluster.namespace}/pods/{store_pod(self._store)['metadata']['name']}"
 
     def _start_pod(self, cluster: Cluster) -> None:
         """Have the pod run; `BackendError` where it cannot."""
         path, body = self._pod_path(cluster), store_pod(self._store)
         deadline, ends, pause = time.monotonic() + START, 0, 0.05
         while True:
-            pod = self._existing(cluster, path)
+            with self._asking(409):  # 409: somebody else made it
+                pod = existing(cluster, path)
+                if pod is None:
+                    cluster.create(path.rpartition("/")[0], body)
             if pod is None:
-                self._create(cluster, path.rpartition("/")[0], body)
                 continue
             state = phase(pod)
             if is_deleted(pod):
@@ -374,14 +361,16 @@ class ClaimFiles:
                 ends += state == "Failed"
                 if ends > ENDS:
                     raise self._lost(cluster, pod)
-                self._delete(cluster, path)
+                with self._asking():
+                    delete(cluster, path, grace=1)
                 continue
             elif state == "Running":
                 return
             reason = None if is_deleted(pod) else why_pending({}, [pod], self._events(cluster, pod))
             if (reason is not None and reason.hopeless) or time.monotonic() > deadline:
                 words = f": {reason.text}" if reason is not None else ""
-                self._delete(cluster, path)
+                with self._asking():
+                    delete(cluster, path, grace=1)
                 raise BackendError(
                     f"the pod of the claim {self._store.claim} does not start{words}",
                     fix=(reason.fix if reason is not None else "") or "see `kubectl describe pod` there",
@@ -389,32 +378,21 @@ class ClaimFiles:
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
 
-    def _existing(self, cluster: Cluster, path: str) -> dict[str, Any] | None:
+    @contextlib.contextmanager
+    def _asking(self, *fine: int) -> Iterator[None]:
+        """Within the block the API server's refusals say what is missing; those with these codes are none."""
         try:
-            return cluster.get(path)
+            yield
         except ApiError as error:
-            if error.status == 404:
-                return None
-            raise self._refusal(error) from error
-
-    def _create(self, cluster: Cluster, path: str, body: Mapping[str, Any]) -> None:
-        try:
-            cluster.create(path, body)
-        except ApiError as error:
-            if error.status != 409:  # somebody else made it
-                raise self._refusal(error) from error
-
-    def _delete(self, cluster: Cluster, path: str) -> None:
-        try:
-            cluster.delete(path, grace=1)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise self._refusal(error) from error
+            if error.status not in fine:
+                words = refusal_of(error.status, error.words)
+                what = f"the pod of the claim {self._store.claim} is not reached: {words.message}"
+                raise BackendError(what, fix=words.fix) from error
 
     def _events(self, cluster: Cluster, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
         selector = f"involvedObject.uid={pod['metadata']['uid']}"
         try:
-            answer = cluster.get(f"/api/v1/namespaces/{self._namespace(cluster)}/events", fieldSelector=selector)
+            answer = cluster.get(f"/api/v1/namespaces/{cluster.namespace}/events", fieldSelector=selector)
         except ApiError as error:
             if error.status != 403:
                 raise
@@ -429,13 +407,6 @@ class ClaimFiles:
         return BackendError(
             f"the pod of the claim {self._store.claim} fails: {words}",
             fix="see whether its image has Python 3.10 or later, and whether its user may write the claim",
-        )
-
-    def _refusal(self, error: ApiError) -> BackendError:
-        """What the API server does not allow, with the right that is missing."""
-        words = refusal_of(error.status, error.words)
-        return BackendError(
-            f"the pod of the claim {self._store.claim} is not reached: {words.message}", fix=words.fix or ""
         )
 
     def _refuse(self, answer: Mapping[str, Any], path: str) -> None:

@@ -47,6 +47,7 @@ from stoker.backends.kubernetes.request.pods import (
     admission,
     companions,
     pod_template,
+    program,
 )
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import to_json
@@ -234,11 +235,7 @@ def waves(entries: Sequence[Mapping[str, Any]]) -> Iterator[slice]:
 
 def labels_of_run(job: Job) -> dict[str, str]:
     """The labels of all objects of a job's run."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        user = str(os.getuid())
-    return {MANAGED_BY: "stoker", RUN: label_text(job.run), "stoker/user": label_text(user)}
+    return {MANAGED_BY: "stoker", RUN: label_text(job.run), "stoker/user": label_text(user_name())}
 
 
 def labels_of(job: Job) -> dict[str, str]:
@@ -251,20 +248,11 @@ def labels_of(job: Job) -> dict[str, str]:
     }
 
 
-def secret_files(document: bytes) -> dict[str, bytes]:
-    """What a Job's Secret holds: the program of its pods, and what it is told."""
-    return {PROGRAM: program().encode(), JOBS: document}
-
-
 def secret(name: str, jobs: Sequence[Job], document: bytes, *, jobset: bool = False) -> dict[str, Any]:
-    """The Secret with what the pods of a Job are told; `jobset`: one of the same name owns it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "labels": {**labels_of(jobs[0]), **({SET: name} if jobset else {})}},
-        "type": "Opaque",
-        "data": {name: base64.b64encode(data).decode() for name, data in secret_files(document).items()},
-    }
+    """The Secret with the program of the pods of a Job, and what they are told; `jobset`: one of the same name owns
+    it."""
+    labels = {**labels_of(jobs[0]), **({SET: name} if jobset else {})}
+    return secret_of(name, labels, {PROGRAM: program(podprogram).encode(), JOBS: document})
 
 
 def helpers(
@@ -359,22 +347,40 @@ def worker_names(bundle: str) -> tuple[str, ...]:
 
 def worker_maps(bundle: str) -> list[dict[str, Any]]:
     """The config maps with Stoker's worker: what they hold does not change, and runs share them."""
+    return part_maps(bundle, worker_names(bundle), {MANAGED_BY: "stoker", WORKER_LABEL: "true"})
+
+
+def part_maps(bundle: str, names: Sequence[str], labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Config maps with the parts of Stoker's worker."""
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": name, "labels": {MANAGED_BY: "stoker", WORKER_LABEL: "true"}},
+            "metadata": {"name": name, "labels": dict(labels)},
             "immutable": True,
             "binaryData": {f"part-{number:03d}": base64.b64encode(part).decode()},
         }
-        for number, (name, part) in enumerate(zip(worker_names(bundle), worker_parts(bundle), strict=True))
+        for number, (name, part) in enumerate(zip(names, worker_parts(bundle), strict=True))
     ]
 
 
-@functools.cache
-def program() -> str:
-    """The text of the pod's program."""
-    return Path(podprogram.__file__).read_text(encoding="utf-8")
+def secret_of(name: str, labels: Mapping[str, str], files: Mapping[str, bytes]) -> dict[str, Any]:
+    """A Secret with files."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "labels": dict(labels)},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(data).decode() for key, data in files.items()},
+    }
+
+
+def user_name() -> str:
+    """Who starts the run, as its objects are labelled."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        return str(os.getuid())
 
 
 def pod_request(job: Job, site: Site, options: Mapping[str, Any], *, name: str, shares: bool) -> PodRequest:
@@ -467,10 +473,7 @@ def manifest(
     elements = [
         {"key": one.key, "kind": job_kind(one), "attempt": one.attempt, "digest": request_digest(one)} for one in jobs
     ]
-    annotations = {
-        ELEMENTS_OF: json.dumps(elements, separators=(",", ":")),
-        TOKEN: token_of(jobs, salt),
-    }
+    annotations = {ELEMENTS_OF: json.dumps(elements, separators=(",", ":")), TOKEN: token_of(jobs, salt)}
     count = nodes if nodes > 1 else len(jobs)
     request = pod_request(job, site, options, name=name, shares=shares)
     admitted = admission(request)

@@ -30,10 +30,8 @@ MARK = "\x1estoker "  # core.protocol.MARK: nothing of Stoker's is here yet
 LONGEST = 4000
 """Bytes of a termination message, of which Kubernetes keeps 4096.
 https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/"""
-PIECE = 8000
+LINE = 8000
 """Bytes of text in a line: container runtimes cut those that are longer than 16 KiB."""
-
-
 CLAIM = "claim://"
 
 
@@ -44,7 +42,7 @@ def main(words: list[str]) -> int:
         jobs = json.load(file)
     entry = jobs[int(os.environ.get("JOB_COMPLETION_INDEX", "0")) if len(jobs) > 1 else 0]
     if claim:
-        entry = resolved(entry, claim[0])
+        entry = resolved(entry, {CLAIM: claim[0]})
     folder = tempfile.mkdtemp(prefix="stoker-job-")
     sys.path[:] = [place for place in sys.path if place not in ("", os.path.dirname(os.path.abspath(__file__)))]
     if os.path.isdir(worker):
@@ -77,24 +75,28 @@ def main(words: list[str]) -> int:
     return code
 
 
-def resolved(value: object, claim: str) -> Any:
-    """A document in which the texts that name a place on the claim have its path."""
+def resolved(value: object, places: dict[str, str]) -> Any:
+    """A document in which the texts that begin with the name of a place of this pod have its path."""
     if isinstance(value, dict):
-        return {name: resolved(one, claim) for name, one in value.items()}
+        return {name: resolved(one, places) for name, one in value.items()}
     if isinstance(value, list):
-        return [resolved(one, claim) for one in value]
-    if isinstance(value, str) and value.startswith(CLAIM):
-        return os.path.join(claim, value[len(CLAIM) :].lstrip("/"))
+        return [resolved(one, places) for one in value]
+    if isinstance(value, str):
+        for name, place in places.items():
+            if value.startswith(name):
+                return os.path.join(place, value[len(name) :].lstrip("/"))
     return value
 
 
-def unpack(worker: str, bundle: str) -> None:
-    """Unpack the worker from the files that config maps hold, in their order (`kubernetes.request.jobs`)."""
+def unpack(worker: str, bundle: str) -> bytes:
+    """Unpack the worker from the files that config maps hold, in their order (`kubernetes.request.jobs`); the
+    archive."""
     parts = []
     for name in sorted(name for name in os.listdir(worker) if name.startswith("part-")):
         with open(os.path.join(worker, name), "rb") as file:
             parts.append(file.read())
-    index, _, contents = gzip.decompress(b"".join(parts)).partition(b"\n")
+    archive = b"".join(parts)
+    index, _, contents = gzip.decompress(archive).partition(b"\n")
     place, folders = 0, set()
     for name, size in json.loads(index):
         path = os.path.join(bundle, name)
@@ -105,6 +107,7 @@ def unpack(worker: str, bundle: str) -> None:
         with open(path, "wb") as file:
             file.write(contents[place : place + size])
         place += size
+    return archive
 
 
 def of_node(name: str, node: int) -> str:
@@ -126,10 +129,10 @@ def hand_over(result: str, message: str) -> None:
     write("result", result)
 
 
-def write(kind: str, text: str = "", **facts: str) -> None:
+def write(kind: str, text: str = "", **facts: Any) -> None:
     """Write a line for the driver, or several where the text is long."""
     data = base64.b64encode(zlib.compress(text.encode(), 6)).decode() if text else ""
-    pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)] or [""]
+    pieces = [data[at : at + LINE] for at in range(0, len(data), LINE)] or [""]
     for part, piece in enumerate(pieces):
         record: dict[str, object] = {"kubernetes": kind, **facts}
         if text:

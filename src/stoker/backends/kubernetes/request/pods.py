@@ -6,12 +6,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base.overlays import merged
+from stoker.backends.kubernetes.request import pod as podprogram
 from stoker.backends.kubernetes.request.accelerators import (
     SPOT,
     AcceleratorRequest,
@@ -46,6 +51,24 @@ GANG_LABEL: Final = "stoker/request"
 """The label that the pods of one job have in common."""
 
 
+_OF_POD: Final = rf"from {re.escape(podprogram.__name__)} import .*\n"
+
+
+@functools.cache
+def program(module: ModuleType) -> str:
+    """The text of a module that is the program of a pod. What it imports of `pod` stands in its text: nothing of
+    Stoker's is there yet."""
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    shared, _, _ = Path(podprogram.__file__).read_text(encoding="utf-8").partition("if __name__ ==")
+    return re.sub(_OF_POD, lambda _: shared.partition("annotations\n")[2], text, count=1)
+
+
+def run_variable(settings: KubernetesSettings, name: str) -> tuple[str, ...]:
+    """Runs a pod's program, which is a variable: a command that is executed later stands in a URL, of which proxies
+    take 8 kB."""
+    return str(settings.get("executable", "python3")), "-c", f"import os; exec(os.environ['{name}'])"
+
+
 @attrs.frozen(kw_only=True)
 class PodMount:
     """A volume of Stoker's own."""
@@ -67,16 +90,11 @@ class PodRequest:
     image: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    secret_environment: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)
-    """Variable → (secret, key)."""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     """Stoker's own; "stoker/request" is the same for all pods of a job and for no other's."""
-    annotations: Mapping[str, str] = attrs.field(factory=dict)
     mounts: Sequence[PodMount] = ()
     grace: float = 30.0
     """Seconds between SIGTERM and SIGKILL, where the settings give none."""
-    host_network: bool = False
-    """Besides `host_network` of the settings."""
     nodes: int = 1
     """Pods that start together."""
     avoid: Sequence[str] = ()
@@ -108,7 +126,7 @@ def pod_template(request: PodRequest) -> dict[str, Any]:
         # The last lines of the log where a container leaves no message of its own.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    host_network = request.host_network or settings.get("host_network", False)
+    host_network = settings.get("host_network", False)
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(settings.get("grace_period", request.grace)),
@@ -136,11 +154,7 @@ def pod_template(request: PodRequest) -> dict[str, Any]:
         "metadata": _without_nothing(
             {
                 "labels": {**settings.get("labels", {}), **request.labels, **added.pod_labels},
-                "annotations": {
-                    **settings.get("annotations", {}),
-                    **request.annotations,
-                    **added.pod_annotations,
-                },
+                "annotations": {**settings.get("annotations", {}), **added.pod_annotations},
             }
         ),
         "spec": merged(_without_nothing(spec), settings.get("pod_spec", {})),
@@ -333,8 +347,6 @@ def _variables(request: PodRequest) -> list[dict[str, Any]]:
         variables[entry["name"]] = dict(entry)
     for name, text in request.environment.items():
         variables[name] = {"name": name, "value": literal(text)}
-    for name, (secret, key) in request.secret_environment.items():
-        variables[name] = {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
     return list(variables.values())
 
 

@@ -26,7 +26,7 @@ import tty
 from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt, no_way
-from stoker.backends.kubernetes.api.client import ApiError, Cluster
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, reached
 from stoker.backends.kubernetes.api.execution import (
     BINARY,
     CLOSE,
@@ -298,16 +298,14 @@ def places(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Besi
     from stoker.backends.kubernetes.request.jobs import RUN, label_text
     from stoker.backends.kubernetes.running.ending import ASKED
 
-    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED)
-    namespace = str(attempt.identity.get("namespace") or cluster.namespace)
+    selector, namespace = f"{RUN}={label_text(attempt.run)}", str(attempt.identity.get("namespace") or "")
     try:
-        selector = f"{RUN}={label_text(attempt.run)}"
-        found = cluster.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector).get("items") or ()
+        with reached(options, patience=ASKED) as cluster:
+            namespace = namespace or cluster.namespace
+            found = cluster.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector).get("items") or ()
     except ApiError as error:
         refusal = refusal_of(error.status, error.words, namespace=namespace)
         raise no_way(attempt, refusal.message, fix=refusal.fix) from None
-    finally:
-        cluster.close()
     running = [pod for pod in found if phase(pod) == "Running" and not is_deleted(pod)]
     pods = pods_of(running, str(attempt.identity.get("pod", "")))
     if not pods:

@@ -15,16 +15,12 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#handling-pod-and-
 
 from __future__ import annotations
 
-import base64
-import functools
-import getpass
 import gzip
 import ipaddress
 import json
 import math
 import os
 import re
-from pathlib import Path
 from typing import Any, Final, Iterator, Mapping, Sequence
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,14 +28,23 @@ from stoker.backends.base.backend import LEFT, RESTARTED_BY, SENDS_LOGS, Detache
 from stoker.backends.base.messages import is_below
 from stoker.backends.base.secrets import credentials
 from stoker.backends.kubernetes.api.access import SERVICE_ACCOUNT
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing, reached
 from stoker.backends.kubernetes.api.follow import main_state
 from stoker.backends.kubernetes.explain.refusals import refusal_of
 from stoker.backends.kubernetes.objects import condition
 from stoker.backends.kubernetes.proof.probe import DRIVER_FIX, account_of_driver, driver_lacks
 from stoker.backends.kubernetes.request.check import OWN_IMAGE
-from stoker.backends.kubernetes.request.jobs import MESSAGE, WORKER, label_text, owner_patch, worker_parts
-from stoker.backends.kubernetes.request.pods import MANAGED_BY, PodMount, PodRequest, pod_template
+from stoker.backends.kubernetes.request.jobs import (
+    MESSAGE,
+    WORKER,
+    label_text,
+    owner_patch,
+    part_maps,
+    secret_of,
+    user_name,
+    worker_parts,
+)
+from stoker.backends.kubernetes.request.pods import MANAGED_BY, PodMount, PodRequest, pod_template, program
 from stoker.backends.kubernetes.running import driverpod
 from stoker.backends.kubernetes.running.ending import DRIVER
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -147,24 +152,13 @@ def detach(options: Mapping[str, Any], start: DriverStart) -> DriverJob:
     """
     check(options, start.facts)
     settings = KubernetesSettings(**options)
-    cluster = Cluster(settings, os.environ)
-    try:
-        namespace = str(settings.get("namespace") or cluster.namespace)
-        _check_rights(cluster, settings, start, namespace)
+    with reached(options) as cluster:
+        namespace = cluster.namespace
+        lacking = driver_lacks(cluster, settings, start.facts.artifacts, namespace)
+        if lacking:
+            who = f"the service account '{account_of_driver(settings)}' of the namespace '{namespace}'"
+            raise UsageError(f"the driver would run as {who}, which may not {lacking}", fix=DRIVER_FIX)
         return _create(cluster, options, start, namespace)
-    finally:
-        cluster.close()
-
-
-def _check_rights(cluster: Cluster, settings: KubernetesSettings, start: DriverStart, namespace: str) -> None:
-    lacking = driver_lacks(cluster, settings, start.facts.artifacts, namespace)
-    if lacking:
-        account = account_of_driver(settings)
-        raise UsageError(
-            f"the driver would run as the service account '{account}' of the namespace '{namespace}', which may not "
-            f"{lacking}",
-            fix=DRIVER_FIX,
-        )
 
 
 def _create(cluster: Cluster, options: Mapping[str, Any], start: DriverStart, namespace: str) -> DriverJob:
@@ -196,20 +190,6 @@ def _create(cluster: Cluster, options: Mapping[str, Any], start: DriverStart, na
 # What is created: pure
 
 
-def user_name() -> str:
-    """Who starts the run, as its Jobs are labelled."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        return str(os.getuid())
-
-
-@functools.cache
-def program() -> str:
-    """The text of the pod's program."""
-    return Path(driverpod.__file__).read_text(encoding="utf-8")
-
-
 def labels(start: DriverStart, user: str) -> dict[str, str]:
     """The labels of all objects of a driver."""
     return {MANAGED_BY: "stoker", DRIVER: label_text(start.run), "stoker/user": label_text(user)}
@@ -229,7 +209,7 @@ def job(options: Mapping[str, Any], start: DriverStart, *, user: str) -> dict[st
             settings=settings,
             image=_image(options),
             command=(
-                *(settings.get("executable", "python3"), "-c", program()),
+                *(settings.get("executable", "python3"), "-c", program(driverpod)),
                 *(f"{START}/{_KEY}", WORKER, home, SERVICE_ACCOUNT, MESSAGE),
             ),
             labels=labels(start, user),
@@ -253,27 +233,12 @@ def job(options: Mapping[str, Any], start: DriverStart, *, user: str) -> dict[st
 def secret(options: Mapping[str, Any], start: DriverStart, place: str) -> dict[str, Any]:
     """The Secret with what the pod's program reads: the stack, and variables with credentials."""
     document = gzip.compress(json.dumps(_document(options, start, place), separators=(",", ":")).encode(), 6, mtime=0)
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": start.name, "labels": labels(start, user_name())},
-        "type": "Opaque",
-        "data": {_KEY: base64.b64encode(document).decode()},
-    }
+    return secret_of(start.name, labels(start, user_name()), {_KEY: document})
 
 
 def config_maps(start: DriverStart) -> list[dict[str, Any]]:
     """The config maps with Stoker, for a driver and for the pods of its steps."""
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, "labels": labels(start, user_name())},
-            "immutable": True,
-            "binaryData": {f"part-{number:03d}": base64.b64encode(part).decode()},
-        }
-        for number, (name, part) in enumerate(zip(_map_names(start), worker_parts(start.code.bundle), strict=True))
-    ]
+    return part_maps(start.code.bundle, _map_names(start), labels(start, user_name()))
 
 
 def driver_settings(options: Mapping[str, Any], start: DriverStart) -> KubernetesSettings:
@@ -385,15 +350,10 @@ def has_driver(options: Mapping[str, Any], place: str) -> bool:
     match = _PLACE.search(place)
     if match is None:
         return True
-    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED)
-    try:
-        thing = cluster.get(f"/apis/batch/v1/namespaces/{match[1]}/jobs/{match[2]}")
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    with reached(options, patience=ASKED) as cluster:
+        thing = existing(cluster, f"/apis/batch/v1/namespaces/{match[1]}/jobs/{match[2]}")
+    if thing is None:
         return False
-    finally:
-        cluster.close()
     return condition(thing, "Complete") is None and condition(thing, "Failed") is None
 
 
@@ -402,10 +362,7 @@ def why_no_driver(options: Mapping[str, Any], place: str) -> str:
     match = _PLACE.search(place)
     if match is None:
         return ""
-    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED)
-    try:
+    with reached(options, patience=ASKED) as cluster:
         pods = cluster.get(f"/api/v1/namespaces/{match[1]}/pods", labelSelector=f"job-name={match[2]}")
-    finally:
-        cluster.close()
     ends = [main_state(pod).get("terminated") or {} for pod in pods.get("items") or ()]
     return next((str(end["message"]).strip() for end in ends if end.get("message")), "")

@@ -24,6 +24,8 @@ import sys
 import tempfile
 from typing import IO, Any
 
+from stoker.backends.kubernetes.request.pod import unpack  # in a pod its text stands here
+
 LEFT = 75  # backends.base.backend.LEFT: nothing of Stoker's is here yet
 INTERRUPTED = 130
 LAST = 1500
@@ -82,26 +84,8 @@ def main(words: list[str]) -> int:
     if asked or code in document["again"] or (code > 128 and code != INTERRUPTED):
         return code or LEFT
     if code:
-        write(message, last.decode("utf-8", "replace"))
+        tell(message, last.decode("utf-8", "replace"))
     return 0
-
-
-def unpack(worker: str, bundle: str) -> bytes:
-    """Unpack Stoker from the files that config maps hold, in their order (`kubernetes.request.jobs`); the archive."""
-    parts = []
-    for name in sorted(name for name in os.listdir(worker) if name.startswith("part-")):
-        with open(os.path.join(worker, name), "rb") as file:
-            parts.append(file.read())
-    archive = b"".join(parts)
-    index, _, contents = gzip.decompress(archive).partition(b"\n")
-    place = 0
-    for name, size in json.loads(index):
-        path = os.path.join(bundle, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(contents[place : place + size])
-        place += size
-    return archive
 
 
 def keep(archive: bytes, path: str) -> None:
@@ -130,11 +114,11 @@ def pass_on(stream: IO[bytes], output: str) -> bytes:
 def give_up(why: str, message: str) -> int:
     """Say why no driver can run here; the exit code of a pod that is not started again."""
     os.write(1, f"{why}\n".encode())
-    write(message, why)
+    tell(message, why)
     return 0
 
 
-def write(message: str, text: str) -> None:
+def tell(message: str, text: str) -> None:
     """Leave a text to whoever asks for the pod's end."""
     try:
         with open(message, "w", encoding="utf-8") as file:

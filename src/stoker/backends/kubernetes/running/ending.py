@@ -5,20 +5,18 @@ the detached drivers themselves.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from typing import Any, Callable, Collection, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import LeftJob, Leftover, Sweep
 from stoker.backends.base.platforms import Away
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, reached
 from stoker.backends.kubernetes.api.follow import OWNER, is_complete, main_state, owner_of
 from stoker.backends.kubernetes.objects import condition
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request.claims import LABEL, ClaimFiles, claim_store
 from stoker.backends.kubernetes.running.handles import JobObject, unpacked
 from stoker.backends.kubernetes.running.sending import sweep_workers
-from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.errors import BackendError, SettingsError
 from stoker.store import notes
 
@@ -41,16 +39,13 @@ _OVER = ("Complete", "Failed", "FailureTarget")
 
 def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
     """End Jobs that a driver left, at once; returns the names of those that were there."""
-    cluster = Cluster(KubernetesSettings(**options), os.environ, patience=ASKED)
-    try:
+    with reached(options, patience=ASKED) as cluster:
         places = dict.fromkeys((str(job["namespace"]), str(job["name"]), str(job.get("jobset", ""))) for job in jobs)
         return [
             f"the Job {namespace}/{name}"
             for namespace, name, jobset in places
             if name and end_job(cluster, namespace, name, jobset=jobset)
         ]
-    finally:
-        cluster.close()
 
 
 def end_job(cluster: Cluster, namespace: str, name: str, *, jobset: str = "", grace: float = KILL) -> bool:
@@ -256,14 +251,11 @@ def _places(parts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Cluster, str]]
     """A client of each cluster, and the namespace of its stack."""
     seen = set()
     for part in parts:
-        cluster = Cluster(KubernetesSettings(**part), os.environ, patience=ASKED)
-        try:
+        with reached(part, patience=ASKED) as cluster:
             place = (cluster.access.place.server, cluster.namespace)
             if place not in seen:
                 seen.add(place)
                 yield cluster, cluster.namespace
-        finally:
-            cluster.close()
 
 
 def _jobs_of(

@@ -14,9 +14,8 @@ import os
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import failed
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing
 from stoker.backends.kubernetes.explain.refusals import refusal_of
 from stoker.backends.kubernetes.objects import version_numbers
 from stoker.backends.kubernetes.request import jobs as k8sjobs
@@ -97,19 +96,18 @@ class Sender:
         """The Job with its Secret; None where the name is another's."""
         collection = k8sjobs.collection(namespace, body["kind"])
         path, jobset = f"{collection}/{name}", name if body["kind"] == "JobSet" else ""
-        if path in self.doubtful:
-            doubted = self.existing(path)
-            if doubted is not None:
-                return self.own(doubted) if _is_ours(doubted, body) else None
+        there = existing(self._cluster, path) if path in self.doubtful else None
+        if there is not None:
+            return self._taken_over(there, body)
         secrets = f"/api/v1/namespaces/{namespace}/secrets"
         try:
             secret = self._cluster.create(secrets, k8sjobs.secret(name, jobs, document, jobset=bool(jobset)))
         except ApiError as error:
             if error.status != 409:
                 raise
-            existing = self.existing(path)
-            if existing is not None:
-                return self.own(existing) if _is_ours(existing, body) else None
+            there = existing(self._cluster, path)
+            if there is not None:
+                return self._taken_over(there, body)
             delete(self._cluster, f"{secrets}/{name}")  # of a driver that was killed before it created the Job
             secret = self._cluster.create(secrets, k8sjobs.secret(name, jobs, document, jobset=bool(jobset)))
         self.doubtful[path] = JobObject(
@@ -124,12 +122,16 @@ class Sender:
             del self.doubtful[path]
             delete(self._cluster, f"{secrets}/{name}")
             if error.status == 409:
-                existing = self.existing(path)
-                return self.own(existing) if existing is not None and _is_ours(existing, body) else None
+                there = existing(self._cluster, path)
+                return None if there is None else self._taken_over(there, body)
             raise
         self.own(thing)
         self._name_pods(thing, jobs[0], namespace)
         return thing
+
+    def _taken_over(self, thing: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A Job that is there; None where it is not the one that was to be created."""
+        return self.own(thing) if _is_ours(thing, body) else None
 
     def _name_pods(self, thing: Mapping[str, Any], job: Job, namespace: str) -> None:
         """Create the Service by which the pods of a gang have names. Ranks are given addresses: it may be missing."""
@@ -160,15 +162,6 @@ class Sender:
                     raise
         raise BackendError(f"{path} comes and goes: another program makes objects of this name")
 
-    def existing(self, path: str) -> Mapping[str, Any] | None:
-        """An object at its place in the API; None where it is not there."""
-        try:
-            return self._cluster.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-
     def own(self, thing: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make a Job the owner of its Secret. Where no answer comes, `close` and `stoker gc` remove the Secret."""
         metadata = thing["metadata"]
@@ -198,17 +191,15 @@ class Sender:
         """Create a Job of a pool, or find the one that was created without an answer; None where the name is
         another's."""
         name, namespace = body["metadata"]["name"], path.split("/")[5]
-        existing = self.existing(path) if path in self.doubtful else None
+        there = existing(self._cluster, path) if path in self.doubtful else None
         self.doubtful[path] = JobObject(name=name, namespace=namespace, run=run, owns=True)
         try:
-            thing = existing or self._cluster.create(path.rpartition("/")[0], body)
-        except Away:
-            raise
+            thing = there or self._cluster.create(path.rpartition("/")[0], body)
         except ApiError as error:
             del self.doubtful[path]
             if error.status != 409:
                 raise
-            thing = self.existing(path) or {"metadata": {}}
+            thing = existing(self._cluster, path) or {"metadata": {}}
         self.doubtful.pop(path, None)
         return thing if _is_ours(thing, body) else None
 

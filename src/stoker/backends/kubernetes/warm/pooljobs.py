@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from pathlib import Path
 from typing import Any, Final, Mapping
 
 import attrs
@@ -18,7 +17,7 @@ from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.messages import request_digest
 from stoker.backends.kubernetes.request import jobs as k8sjobs
-from stoker.backends.kubernetes.request.pods import GANG_LABEL, PodMount, PodRequest
+from stoker.backends.kubernetes.request.pods import GANG_LABEL, PodMount, PodRequest, program, run_variable
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.warm import poolpod
 from stoker.core.codec import to_json
@@ -47,7 +46,7 @@ def pool_request(job: Job, site: Site, options: Mapping[str, Any], *, shares: bo
     """What the pods of a pool follow from that takes steps like a job's."""
     settings = settings_of(job.step, KubernetesSettings, options)
     own = k8sjobs.pod_request(job, site, options, name="", shares=shares)
-    variables = {poolpod.PROGRAM: program(), **own.environment}
+    variables = {poolpod.PROGRAM: program(poolpod), **own.environment}
     named = {*variables, *(entry["name"] for entry in settings.get("env", ()))}
     if "TMPDIR" not in named and not settings.get("use_tmpfs") and not settings.get("tmpfs_size"):
         variables["TMPDIR"] = f"{STATE}/{poolpod.TMP}"
@@ -55,7 +54,7 @@ def pool_request(job: Job, site: Site, options: Mapping[str, Any], *, shares: bo
     return attrs.evolve(
         own,
         environment=variables,
-        command=(*_python(settings), "keep", STATE, k8sjobs.WORKER, spec),
+        command=(*run_variable(settings, poolpod.PROGRAM), "keep", STATE, k8sjobs.WORKER, spec),
         labels=k8sjobs.labels_of_run(job),
         mounts=[
             PodMount(name="stoker-pool", source={"emptyDir": {}}, path=STATE, read_only=False),
@@ -64,21 +63,9 @@ def pool_request(job: Job, site: Site, options: Mapping[str, Any], *, shares: bo
     )
 
 
-def _python(settings: KubernetesSettings) -> tuple[str, ...]:
-    """Runs the pod's program, which is a variable: a command that is executed later stands in a URL, of which proxies
-    take 8 kB."""
-    return str(settings.get("executable", "python3")), "-c", f"import os; exec(os.environ['{poolpod.PROGRAM}'])"
-
-
-@functools.cache
-def program() -> str:
-    """The text of the pod's program."""
-    return Path(poolpod.__file__).read_text(encoding="utf-8")
-
-
 def session_command(settings: KubernetesSettings, *, claim: str) -> tuple[str, ...]:
     """What is executed in a pod of a pool to reach it; `claim` is where it has the artifact store's claim."""
-    return (*_python(settings), "serve", STATE, *((claim,) if claim else ()))
+    return (*run_variable(settings, poolpod.PROGRAM), "serve", STATE, *((claim,) if claim else ()))
 
 
 def template(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> Mapping[str, Any]:

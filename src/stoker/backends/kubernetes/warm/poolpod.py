@@ -16,16 +16,14 @@ ends.
 
 When the worker leaves, the pod writes what no driver has taken to its log, where a later driver finds it: for each
 order {"kubernetes": "order", "number", "mark", "begun", "code"}, its output, its samples and its result, as `pod`
-writes them, and {"kubernetes": "end"} last. The program's text is a variable of the pod, and it uses the standard
-library only, so that any image with Python 3.10 runs it.
+writes them, and {"kubernetes": "end"} last. The program's text (`pods.program`) is a variable of the pod, and it uses
+the standard library only, so that any image with Python 3.10 runs it.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
-import glob
 import gzip
 import json
 import os
@@ -34,11 +32,11 @@ import shutil
 import signal
 import sys
 import time
-import zlib
 from typing import Any, Iterator
 
+from stoker.backends.kubernetes.request.pod import resolved, unpack, write  # in a pod their text stands here
+
 Question = dict[str, Any]
-MARK = "\x1estoker "  # core.protocol.MARK: nothing of Stoker's is here yet
 PROGRAM = "STOKER_POOL_PROGRAM"
 WORKER = "worker"
 """The name of the worker in its pool."""
@@ -48,8 +46,6 @@ PLACES = ("claim://", "pool://")
 """What stands for the folders of the claim and of STATE at the beginning of a text."""
 PIECE = 1 << 18
 """Bytes of output in one message."""
-LINE = 8000
-"""Bytes of text in a line of the log: container runtimes cut those that are longer than 16 KiB."""
 SOON = 0.002
 LATER = 0.05
 """Seconds between two looks for what an order has written: a twentieth of those since the last news, within these."""
@@ -206,9 +202,7 @@ class PoolSession:
             elif over:
                 del self.followed[number]
                 result = read_text(os.path.join(folder, "result.json"))
-                self.tell(
-                    {"over": number, "code": self.over[number], "result": result, "samples": samples(folder)},
-                )
+                self.tell({"over": number, "code": self.over[number], "result": result, "samples": samples(folder)})
             elif self.closed and number not in self.claimed:
                 del self.followed[number]
                 self.tell({"refused": number})
@@ -360,35 +354,6 @@ def write_file(path: str, text: str) -> None:
     os.replace(f"{path}.part", path)
 
 
-def resolved(value: object, places: dict[str, str]) -> Any:
-    """A document in which the texts that name a place of this pod have its path."""
-    if isinstance(value, dict):
-        return {name: resolved(one, places) for name, one in value.items()}
-    if isinstance(value, list):
-        return [resolved(one, places) for one in value]
-    if isinstance(value, str):
-        for name, place in places.items():
-            if value.startswith(name):
-                return os.path.join(place, value[len(name) :].lstrip("/"))
-    return value
-
-
-def unpack(worker: str, bundle: str) -> None:
-    """As `pod.unpack`."""
-    parts = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(worker), "part-*"))):
-        with open(path, "rb") as file:
-            parts.append(file.read())
-    index, _, contents = gzip.decompress(b"".join(parts)).partition(b"\n")
-    place = 0
-    for name, size in json.loads(index):
-        path = os.path.join(bundle, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as target:
-            target.write(contents[place : place + size])
-        place += size
-
-
 # Output
 
 
@@ -397,17 +362,6 @@ def put(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def write(kind: str, text: str = "", **facts: Any) -> None:
-    """As `pod.write`."""
-    data = base64.b64encode(zlib.compress(text.encode(), 6)).decode() if text else ""
-    pieces = [data[at : at + LINE] for at in range(0, len(data), LINE)] or [""]
-    for part, piece in enumerate(pieces):
-        record: dict[str, object] = {"kubernetes": kind, **facts}
-        if text:
-            record.update(part=part, parts=len(pieces), text=piece)
-        put(1, (MARK + json.dumps(record) + "\n").encode())
 
 
 if __name__ == "__main__":

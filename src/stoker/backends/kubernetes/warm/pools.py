@@ -12,7 +12,6 @@ import gzip
 import json
 import logging
 import os
-import signal
 import time
 from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
 
@@ -21,26 +20,25 @@ import attrs
 from stoker.backends.base.adoption import EarlierJob
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.platforms import Away
-from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
+from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
 from stoker.backends.kubernetes.api.follow import Follower, is_complete, main_state
 from stoker.backends.kubernetes.api.rbac import POOL_RIGHT, allowed
 from stoker.backends.kubernetes.explain.pending import Pending
-from stoker.backends.kubernetes.objects import condition, is_deleted, node_of, uid
+from stoker.backends.kubernetes.objects import node_of, uid
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request.check import may_share
 from stoker.backends.kubernetes.request.claims import MOUNT, claim_store
 from stoker.backends.kubernetes.running.ending import end_pod
-from stoker.backends.kubernetes.running.handles import MARKED_EVENT, JobObject, KubernetesHandle, PodOrder, keep_samples
+from stoker.backends.kubernetes.running.handles import JobObject, KubernetesHandle, PodOrder
 from stoker.backends.kubernetes.running.sending import NAMES, Sender, refusal
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.warm import pooljobs
+from stoker.backends.kubernetes.warm.orders import PoolOrders, order_of
 from stoker.backends.kubernetes.warm.sessions import ASKED, LoggedOrder, PodSessions, PoolPod
 from stoker.core.errors import BackendError
-from stoker.core.orders import SIGNAL
-from stoker.core.plan import Job, JobStatus, Site
-from stoker.core.protocol import StepResult
-from stoker.core.status import CANCELLED, HOST_OOM, WORKER_LOST
+from stoker.core.plan import Job, Site
+from stoker.core.status import CANCELLED
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +62,6 @@ LOG_PATIENCE: Final = 10.0
 """Seconds after a pod's orderly end in which its log must be complete."""
 LOAD: Final = 60.0
 """Seconds in which the pods of an earlier driver must say what they have; one that does not is ended."""
-DOUBT: Final = 0.3
-"""Seconds after a step's failure in which its pod may still say that the cluster has ended it."""
-KILLED_DOUBT: Final = 5.0
-"""The same for a step that was killed: its pod leaves, and its node says whether the memory was full."""
-POLLS: Final = 2
-"""Polls by the engine after which the end of a step is recorded, so that its pod may forget it."""
 SURPLUS: Final = 1.0
 """Seconds after which an idle pod goes while others wait for room."""
 
@@ -127,14 +119,7 @@ class WarmPods:
     """The pools of one driver. Everything is called in the watch's thread, and may raise `Away`."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        site: Site,
-        options: Mapping[str, Any],
-        host: PoolHost,
-        sender: Sender,
-        *,
-        shares: bool,
+        self, cluster: Cluster, site: Site, options: Mapping[str, Any], host: PoolHost, sender: Sender, *, shares: bool
     ) -> None:
         self._cluster = cluster
         self._sessions = PodSessions(cluster, options, stir=self.note)
@@ -154,9 +139,14 @@ class WarmPods:
         """Pods of earlier drivers that are being asked what they have, by namespace and run."""
         self._places: dict[str, JobObject] = {}
         """Jobs of pools, by their place in the API."""
-        self._lost: dict[KubernetesHandle, JobObject] = {}
-        self._doubted: dict[KubernetesHandle, tuple[PoolPod, float]] = {}
-        """Jobs that failed, with their pods, and until when the cluster may be the reason, on the monotonic clock."""
+        self._orders = PoolOrders(
+            *(self._sessions, site.scratch),
+            seen=self._thing,
+            polls=lambda: host.polls,
+            changed=host.change,
+            wait_again=self.requeue,
+        )
+        self.finish = self._orders.finish
 
     # Orders
 
@@ -192,14 +182,14 @@ class WarmPods:
 
     def end(self, handle: KubernetesHandle, *, grace: float) -> None:
         """End a job within so many seconds: at once where no pod has it."""
-        order = _order(handle)
+        order = order_of(handle)
         handle.ending = True
         if order.status is not None or order.lost:
             return
         for pool in self._pools.values():
             if handle in pool.waiting:
                 pool.waiting.remove(handle)
-                self._finish(handle, failed(CANCELLED))
+                self.finish(handle, failed(CANCELLED))
                 return
         for pod in self._pods():
             if pod.orders.get(order.number) is handle:
@@ -227,20 +217,10 @@ class WarmPods:
         for pool in self._pools.values():
             yield from pool.pods
 
-    def _finish(self, handle: KubernetesHandle, status: JobStatus) -> None:
-        _order(handle).status = status
-        self._lost.pop(handle, None)
-        self._doubted.pop(handle, None)
-        self._host.change(handle)
-
-    def settle(self, handle: KubernetesHandle, status: JobStatus) -> None:
-        """Note the end of a job whose pod did not say it."""
-        self._finish(handle, status)
-
     def requeue(self, handle: KubernetesHandle) -> None:
         """Have a job wait for another pod: none has begun it, or the cluster took its pod away."""
-        order = _order(handle)
-        self._lost.pop(handle, None)
+        order = order_of(handle)
+        self._orders.lost.pop(handle, None)
         order.number, order.taken, order.claimed, order.lost, order.rest = -1, 0, False, False, b""
         order.names, order.end, handle.over_since, handle.job_over_since = None, None, 0.0, 0.0
         template = pooljobs.template(handle.job, self._site, self._options, shares=self._shares)
@@ -272,25 +252,8 @@ class WarmPods:
             self._greet(pod, message)
         elif "closed" in message:
             pod.leaving, pod.closed = True, str(message["closed"])
-        elif "claimed" in message and message["claimed"] in pod.orders:
-            handle = pod.orders[message["claimed"]]
-            _order(handle).claimed = True
-            self._host.change(handle)
-        elif "output" in message and message["output"] in pod.orders:
-            handle = pod.orders[message["output"]]
-            _order(handle).taken += len(content)
-            self._add_output(handle, content)
-        elif "over" in message and message["over"] in pod.orders:
-            handle = pod.orders.pop(message["over"])
-            pod.kept.append((self._host.polls + POLLS, message["over"]))
-            pod.idle_since = time.monotonic()
-            for name, text in (message.get("samples") or {}).items():
-                keep_samples(name, text, self._site.scratch)
-            if not self._end_order(pod, handle, str(message.get("result") or ""), message.get("code")):
-                pod.leaving = True
-                self._sessions.tell(pod, {"do": "close"})
-        elif "refused" in message and message["refused"] in pod.orders:
-            self.requeue(pod.orders.pop(message["refused"]))
+        else:
+            self._orders.take(pod, message, content)
 
     def _greet(self, pod: PoolPod, message: Mapping[str, Any]) -> None:
         """A session has begun: go on with what the pod was told, and note what others told it."""
@@ -311,61 +274,11 @@ class WarmPods:
                 )
         for number, handle in list(pod.orders.items()):
             if number in there:
-                _order(handle).claimed = bool(there[number]["claimed"])
-                self._sessions.tell(pod, {"do": "follow", "number": number, "offset": _order(handle).taken})
+                order_of(handle).claimed = bool(there[number]["claimed"])
+                self._sessions.tell(pod, {"do": "follow", "number": number, "offset": order_of(handle).taken})
                 self._host.change(handle)
             else:  # it was never told
                 self._put(pod, number, handle)
-
-    def _add_output(self, handle: KubernetesHandle, data: bytes) -> None:
-        """Pass on output; messages that name the samples get this machine's name for them."""
-        order = _order(handle)
-        if order.names is not None:
-            whole, newline, order.rest = (order.rest + data).rpartition(b"\n")
-            lines = (whole + newline).splitlines(keepends=True)
-            data = b"".join(line.replace(*order.names) if line.startswith(MARKED_EVENT) else line for line in lines)
-        if data:
-            handle.output.append((0, "stdout", data))
-            self._host.change(handle)
-
-    def _end_order(self, pod: PoolPod, handle: KubernetesHandle, text: str, code: int | None) -> bool:
-        """Note the end of a job; whether its pod may take another."""
-        order = _order(handle)
-        if order.rest:
-            handle.output.append((0, "stdout", order.rest))
-            order.rest = b""
-        result = read_result(text) if text else None
-        order.end = _status_of(handle, result, code)
-        if (result is not None and result.ok) or handle.ending:
-            self._finish(handle, order.end)
-        else:  # it may have been asked to leave by the cluster, which is no fault of its
-            killed = order.end.exit_code == -signal.SIGKILL and order.end.cause != HOST_OOM
-            self._doubted[handle] = (pod, time.monotonic() + (KILLED_DOUBT if killed else DOUBT))
-        return result is not None and result.exited is None
-
-    def _judge(self, now: float) -> None:
-        """Tell failures of steps from pods that the cluster takes away."""
-        for handle, (pod, until) in list(self._doubted.items()):
-            end = _order(handle).end
-            assert end is not None
-            if self._is_taken(pod) and not handle.ending:
-                del self._doubted[handle]
-                self._lose(pod, handle)
-                continue
-            killed = end.exit_code == -signal.SIGKILL and end.cause != HOST_OOM
-            if (pod.closed and not killed) or pod.over or now >= until or handle.ending:
-                del self._doubted[handle]
-                if pod.reason == "OOMKilled" and killed:
-                    evidence = f"the node says that the memory of pod {pod.name} was full (OOMKilled)"
-                    end = killed_for_memory(evidence, None, memory=handle.memory)
-                self._finish(handle, attrs.evolve(end, cause=CANCELLED) if handle.ending else end)
-
-    def _is_taken(self, pod: PoolPod) -> bool:
-        """Whether the cluster takes a pod away."""
-        thing = self._thing(pod)
-        return pod.closed == SIGNAL or (
-            thing is not None and (is_deleted(thing) or condition(thing, "DisruptionTarget") is not None)
-        )
 
     # Pods
 
@@ -387,15 +300,15 @@ class WarmPods:
             for pod in list(pool.pods):
                 self._see_to(pool, pod, now)
             self._assign(pool)
-        self._judge(now)
-        self._stirred = self._stirred or bool(self._doubted)
+        self._orders.judge(now)
+        self._stirred = self._stirred or bool(self._orders.doubted)
         for pool in list(self._pools.values()):
             self._hire(pool, now)
             self._explain(pool, now)
         self._dismiss(now)
         for path, place in list(self._places.items()):
-            wanted = any(pod.place is place for pod in self._pods()) or place in self._lost.values()
-            wanted = wanted or any(pod.place is place for pod, _ in self._doubted.values())
+            wanted = any(pod.place is place for pod in self._pods()) or place in self._orders.lost.values()
+            wanted = wanted or any(pod.place is place for pod, _ in self._orders.doubted.values())
             if not wanted:
                 del self._places[path]
                 self._host.drop(place)
@@ -499,38 +412,14 @@ class WarmPods:
                 pod.next_try = now + TEND
                 return
             for number, handle in pod.orders.items():
-                self._settle(pod, handle, logged.get(number), complete=complete)
+                self._orders.settle(pod, handle, logged.get(number), complete=complete)
             pod.orders.clear()
             pod.earlier = {number: one for number, one in logged.items() if one.begun}
         elif not pod.served and pool.waiting and ended.get("exitCode") != 0:
             # It failed before it took a step: one that waits fails with it, as with a pod of its own.
-            self._lose(pod, pool.waiting.popleft())
+            self._orders.lose(pod, pool.waiting.popleft())
         pod.over = True
         pool.pods.remove(pod)
-
-    def _settle(self, pod: PoolPod, handle: KubernetesHandle, one: LoggedOrder | None, *, complete: bool) -> None:
-        """What became of an order whose pod has ended; `complete`: the pod's log says all."""
-        if one is not None and one.result:
-            self._take_logged(pod, handle, one)
-        elif complete and (one is None or not one.begun):
-            self.requeue(handle)
-        else:
-            self._lose(pod, handle)
-
-    def _take_logged(self, pod: PoolPod, handle: KubernetesHandle, one: LoggedOrder) -> None:
-        """Take an order's output and result from its pod's log."""
-        order = _order(handle)
-        self._add_output(handle, one.output[order.taken :])
-        for name, text in one.samples.items():
-            keep_samples(name, text, self._site.scratch)
-        self._end_order(pod, handle, one.result, one.code)
-
-    def _lose(self, pod: PoolPod, handle: KubernetesHandle) -> None:
-        """Nothing but the cluster can tell what became of a job."""
-        handle.place, handle.index = pod.place, pod.index
-        _order(handle).lost = True
-        self._lost[handle] = pod.place
-        self._host.change(handle)
 
     # Steps to pods
 
@@ -542,7 +431,7 @@ class WarmPods:
             if pod.idle:
                 handle = pool.waiting.popleft()
                 number, pod.next_number = pod.next_number, pod.next_number + 1
-                order = _order(handle)
+                order = order_of(handle)
                 order.number, order.message, order.reason = number, "", ""
                 handle.place, handle.index = pod.place, pod.index
                 thing = self._thing(pod)
@@ -567,7 +456,7 @@ class WarmPods:
         if handle.job.step.settings.resources.gpus_per_node:
             names = f"{pod.folder}/{number}/samples.jsonl", k8sjobs.samples_of(handle.job, self._site)
             here, there = (json.dumps(name.removesuffix(".jsonl"))[1:-1].encode() for name in names)
-            _order(handle).names = here, there
+            order_of(handle).names = here, there
 
     def _hire(self, pool: PodPool, now: float) -> None:
         """Create the pods that are lacking, few at first."""
@@ -592,7 +481,7 @@ class WarmPods:
             raise
         except BackendError as error:
             for handle in list(pool.waiting):
-                self._finish(handle, refusal(error))
+                self.finish(handle, refusal(error))
             pool.waiting.clear()
             return
         if count >= pool.wave:
@@ -634,7 +523,7 @@ class WarmPods:
         """Say why steps wait; one whose pod never starts fails with it."""
         if not pool.waiting or now < pool.explain_at:
             return
-        begins = any(not _order(handle).claimed for pod in pool.pods for handle in pod.orders.values())
+        begins = any(not order_of(handle).claimed for pod in pool.pods for handle in pod.orders.values())
         if begins or any(pod.coming and pod.running_since for pod in pool.pods):
             pool.explain_at = now + TEND  # what waits is known once they have begun
             return
@@ -654,11 +543,11 @@ class WarmPods:
                 pool.pods.remove(pod)
                 if thing is not None:
                     end_pod(self._cluster, pod.place.namespace, thing["metadata"]["name"], 0.0)
-                self._finish(handle, failed(pending.cause or "refused", pending.text))
+                self.finish(handle, failed(pending.cause or "refused", pending.text))
             else:
                 text, key = pending.text, pending.key
         for handle in pool.waiting:
-            order = _order(handle)
+            order = order_of(handle)
             if key and order.reason != key:
                 order.message, order.reason = text, key
                 self._host.change(handle)
@@ -722,7 +611,7 @@ class WarmPods:
         handle = KubernetesHandle(job=job, place=pod.place, index=pod.index, attempt=attempt, order=order)
         handle.facts["pod"] = pod.name
         if pod.over:
-            self._settle(pod, handle, one, complete=True)
+            self._orders.settle(pod, handle, one, complete=True)
             return handle
         self._name_samples(pod, number, handle)
         pod.orders[number] = handle
@@ -757,18 +646,3 @@ class WarmPods:
                 if one is not None:
                     one.close()
         self._sessions.close()
-
-
-def _status_of(handle: KubernetesHandle, result: StepResult | None, code: int | None) -> JobStatus:
-    """How an order ended, from what its program left."""
-    if result is None:
-        words = f"the step's program ended with exit code {code} and left no result"
-        return failed(CANCELLED) if handle.ending else failed(WORKER_LOST, words)
-    status = of_boot(result, None, memory=handle.memory)
-    return attrs.evolve(status, cause=CANCELLED) if handle.ending and result.exited is not None else status
-
-
-def _order(handle: KubernetesHandle) -> PodOrder:
-    """A handle's order, which every handle has that a pool knows."""
-    assert handle.order is not None
-    return handle.order

@@ -5,12 +5,10 @@ What a pod that has left says in its log are the orders that no driver has taken
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
 import time
-import zlib
 from typing import Any, Callable, Final, Mapping, Sequence
 
 import attrs
@@ -20,7 +18,7 @@ from stoker.backends.base.statuses import read_result
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, Inquiry
 from stoker.backends.kubernetes.api.execution import Execution
 from stoker.backends.kubernetes.request.pods import CONTAINER
-from stoker.backends.kubernetes.running.handles import MARKED, JobObject, KubernetesHandle
+from stoker.backends.kubernetes.running.handles import MARKED, JobObject, KubernetesHandle, unpacked
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.codec import parse_json, parse_object
 from stoker.core.errors import BackendError, SettingsError
@@ -225,7 +223,7 @@ def logged_orders(log: bytes) -> tuple[dict[int, LoggedOrder], bool]:
     orders: dict[int, LoggedOrder] = {}
     current: LoggedOrder | None = None
     output: list[bytes] = []
-    texts: dict[str, list[str]] = {}
+    texts: dict[tuple[str, str], list[str]] = {}
     for stamped in log.splitlines(keepends=True):
         line = stamped.partition(b" ")[2]
         if not line.startswith(MARKED):
@@ -243,29 +241,18 @@ def logged_orders(log: bytes) -> tuple[dict[int, LoggedOrder], bool]:
             if kind == "end":
                 return orders, True
             current = LoggedOrder(
-                number=int(record["number"]),
-                mark=record["mark"],
-                begun=bool(record["begun"]),
-                code=record["code"],
+                number=int(record["number"]), mark=record["mark"], begun=bool(record["begun"]), code=record["code"]
             )
         else:
-            texts.setdefault(json.dumps([kind, record.get("name", "")]), []).append(str(record.get("text", "")))
+            texts.setdefault((kind, str(record.get("name", ""))), []).append(str(record.get("text", "")))
     return orders, False
 
 
-def _whole(order: LoggedOrder, output: Sequence[bytes], texts: Mapping[str, Sequence[str]]) -> LoggedOrder:
+def _whole(order: LoggedOrder, output: Sequence[bytes], pieces: Mapping[tuple[str, str], Sequence[str]]) -> LoggedOrder:
     """An order with what stands behind its record."""
-    result, samples = "", {}
-    for key, pieces in texts.items():
-        kind, name = json.loads(key)
-        try:
-            text = zlib.decompress(base64.b64decode("".join(pieces), validate=True)).decode()
-        except (ValueError, zlib.error):
-            continue
-        if kind == "result":
-            result = text
-        elif kind == "samples":
-            samples[name] = text
+    texts = {key: text for key, parts in pieces.items() if (text := unpacked("".join(parts)))}
+    result = texts.get(("result", ""), "")
+    samples = {name: text for (kind, name), text in texts.items() if kind == "samples"}
     read = read_result(result) if result else None
     return attrs.evolve(
         order,
