@@ -49,7 +49,7 @@ WORKER = (
     "stoker.worker.pool",
     # What these import once they have a job, and what the pods' programs do.
     "stoker.images.context",
-    "stoker.worker.granted",
+    "stoker.worker.boot",
     "stoker.worker.worker",
     "fcntl",
     "glob",

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stoker.cli import explain
+from stoker.cli import doctor
 from stoker.core.errors import NotFound
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(explain.command, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(doctor.explain, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 
 
 def test_the_page_is_that_of_the_documentation(repository: Path) -> None:
-    assert explain.page() == (repository / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert doctor.page() == (repository / "docs" / "findings.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", ["STK203", "stk203", "203", " 203 "])
@@ -33,12 +33,12 @@ def test_a_code_is_explained(text: str) -> None:
 
 def test_an_unknown_code_is_answered_with_the_nearest() -> None:
     with pytest.raises(NotFound, match="there is no finding 'STK2O3', did you mean"):
-        CliRunner().invoke(explain.command, ["STK2O3"], catch_exceptions=False)
+        CliRunner().invoke(doctor.explain, ["STK2O3"], catch_exceptions=False)
 
 
 def test_all_are_listed_with_their_level_and_one_line() -> None:
     lines = run().splitlines()
-    assert len(lines) == len(explain.sections(explain.page()))
+    assert len(lines) == len(doctor.sections(doctor.page()))
     for line in lines:
         assert re.fullmatch(r"STK\d{3}  (error|warning|translated|info)\s+\S.*[^.]", line)
 

@@ -266,8 +266,15 @@ def test_a_file_of_a_package_by_its_path_from_a_shell(project: Any) -> None:
     project.stoker("plan", "parts/train.py")
 
 
-@pytest.mark.parametrize("init", ["", "raise SystemExit('nobody imports me')\n", "from . import missing\n"])
-@pytest.mark.parametrize("command", ["python", "run", "plan"])
+@pytest.mark.parametrize(
+    ("command", "init"),
+    [
+        ("python", "raise SystemExit('nobody imports me')\n"),
+        ("run", "raise SystemExit('nobody imports me')\n"),
+        ("run", ""),
+        ("plan", "from . import missing\n"),
+    ],
+)
 def test_a_script_beside_an_init_file_runs_as_python_runs_it(init: str, command: str, project: Any) -> None:
     """A notebook's folder, or a repository that is cloned as a package: Python does not look at `__init__.py`."""
     source = """

@@ -44,7 +44,6 @@ RUNS: dict[str, tuple[str, str, str]] = {
     ),
     "sys.argv at module level": ("import sys\nLR = float(sys.argv[sys.argv.index('--lr') + 1])", "LR", GUARD),
     "sys.argv in the step": ("import sys", "float(sys.argv[2])", GUARD),
-    "argv by name": ("from sys import argv", "float(argv[2])", GUARD),
     "getopt": (
         "import getopt, sys\noptions = dict(getopt.getopt(sys.argv[1:], '', ['lr='])[0])",
         "float(options['--lr'])",
@@ -78,32 +77,18 @@ RUNS: dict[str, tuple[str, str, str]] = {
         "3.0",
         "\ndef main():\n    print('got', pipe().steps['train'].output.load())\nsys.exit(main())\n",
     ),
-    "logging.basicConfig": (
-        "import logging\nlogging.basicConfig(level=logging.INFO, force=True)",
-        "logging.getLogger().level and 3.0",
+    "what programs do at their beginning": (
+        "from __future__ import annotations\n"
+        "import atexit, faulthandler, logging, multiprocessing, os, pathlib, random, signal, sys, warnings\n"
+        "logging.basicConfig(level=logging.INFO, force=True)\nwarnings.filterwarnings('error')\nrandom.seed(3)\n"
+        "faulthandler.enable()\natexit.register(lambda: None)\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "multiprocessing.set_start_method('spawn', force=True)\n"
+        "HERE = pathlib.Path(__file__).parent\nos.chdir(HERE)\nsys.path.insert(0, str(HERE / 'lib'))\nimport beside\n"
+        "os.environ.setdefault('LR_OF_TEST', '3.0')\nLR = float(os.environ['LR_OF_TEST'])\n"
+        "DATA = HERE / 'lib' / 'lr.txt'",
+        "{logging.getLogger().level and LR, beside.LR, float(DATA.read_text()), float(open('lib/lr.txt').read())}.pop()",
         GUARD,
     ),
-    "os.chdir": ("import os, pathlib\nos.chdir(pathlib.Path(__file__).parent)", "3.0", GUARD),
-    "sys.path.insert": (
-        "import sys, pathlib\nsys.path.insert(0, str(pathlib.Path(__file__).parent / 'lib'))\nimport beside",
-        "beside.LR",
-        GUARD,
-    ),
-    "a path beside the file": (
-        "from pathlib import Path\nDATA = Path(__file__).parent / 'lib' / 'lr.txt'",
-        "float(DATA.read_text())",
-        GUARD,
-    ),
-    "a relative path": ("", "float(open('lib/lr.txt').read())", GUARD),
-    "a variable at import": (
-        "import os\nos.environ.setdefault('LR_OF_TEST', '3.0')\nLR = float(os.environ['LR_OF_TEST'])",
-        "LR",
-        GUARD,
-    ),
-    "warnings as errors": ("import warnings\nwarnings.filterwarnings('error')", "3.0", GUARD),
-    "seeds": ("import random\nrandom.seed(3)", "3.0 + 0 * random.random()", GUARD),
-    "atexit": ("import atexit\natexit.register(lambda: None)", "3.0", GUARD),
-    "a signal handler": ("import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)", "3.0", GUARD),
     "a class of the script": (
         "class Model:\n    def __init__(self, lr): self.lr = lr\nMODEL = Model(3.0)",
         "MODEL",
@@ -114,15 +99,12 @@ RUNS: dict[str, tuple[str, str, str]] = {
         "sum(multiprocessing.get_context('spawn').Pool(1).map(one, [1, 2]))",
         GUARD,
     ),
-    "set_start_method": ("import multiprocessing\nmultiprocessing.set_start_method('spawn', force=True)", "3.0", GUARD),
-    "faulthandler": ("import faulthandler\nfaulthandler.enable()", "3.0", GUARD),
     "an exported notebook": (
         "# In[1]:\ntry:\n    get_ipython().run_line_magic('matplotlib', 'inline')\nexcept NameError:\n    pass",
         "3.0",
         GUARD,
     ),
     "no guard": ("", "3.0", "\nrun = pipe()\nprint('got', run.steps['train'].output.load())\n"),
-    "future annotations": ("from __future__ import annotations", "3.0", GUARD),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker import stacks
-from stoker.cli.stackfile import target_file, with_stack, write_whole
+from stoker.cli.stacks import target_file, with_stack, write_whole
 from stoker.core.errors import SettingsError, UsageError
 
 OURS = {"flavor": "slurm", "host": "ssh://login", "folder": 'a "quoted" \\ path'}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stoker.core.devices import Device
 from stoker.core.errors import SettingsError
 from stoker.devices.probe import visible
-from stoker.vendors import amdcommand, neuron
+from stoker.vendors import amd, neuron
 from stoker.vendors.base import numbers_in
 from stoker.vendors.tools import MEMORY, measured, number
 
@@ -60,8 +60,8 @@ def test_what_a_tool_does_not_know_is_unknown(text: Any) -> None:
 def test_an_unknown_unit_of_amd_smi_is_no_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes(*vram: Any) -> list[int]:
         rows = [{"gpu": index, "asic": {"a": 1}, "vram": {"size": one}} for index, one in enumerate(vram)]
-        monkeypatch.setattr(amdcommand, "output", lambda argv, environment: json.dumps(rows))
-        return [memory for _, memory in amdcommand.asics("amd-smi", {})]
+        monkeypatch.setattr(amd, "output", lambda argv, environment: json.dumps(rows))
+        return [memory for _, memory in amd.listed_asics("amd-smi", {})]
 
     known, unknown = {"value": 196592, "unit": "MB"}, {"value": 192, "unit": "stacks"}
     assert sizes(known, 196592, unknown, "N/A") == [196592 * 2**20, 196592 * 2**20, 0, 0], "0 is not told"

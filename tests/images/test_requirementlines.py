@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.errors import SettingsError
-from stoker.images.requirementlines import check, logical_lines, option_of, project_of, same, wheel_of
+from stoker.images.requirements import check, logical_lines, option_of, project_of, same, wheel_of
 
 HASH = "--hash=sha256:" + "a" * 64
 

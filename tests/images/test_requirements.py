@@ -15,8 +15,7 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.images import parents
 from stoker.images.dockerfile import ImageSpec, dockerfile, final_parent
-from stoker.images.requirementlines import project_of
-from stoker.images.requirements import from_file, from_project, installed, listed
+from stoker.images.requirements import from_file, from_project, installed, listed, project_of
 from stoker.images.spec import spec_of
 
 

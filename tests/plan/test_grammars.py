@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.version import Version
 
-from stoker.images.requirementlines import wheel_of
+from stoker.images.requirements import wheel_of
 from stoker.plan.requirements import numbers
 from stoker.plan.rules_device import condition_holds
 from stoker.plan.rules_packages import _tag_fits

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.core import imagenames, imagetables
+from stoker.core import imagenames
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import facts_of_name, is_plain, merge_facts, parse
 
@@ -195,8 +195,8 @@ def test_every_family_has_its_source_and_an_example() -> None:
     for family in imagenames._FAMILIES:
         assert family.source.startswith("https://"), family.pattern
         assert any(re.fullmatch(family.pattern, text) for text in texts), family.pattern
-    for months in (imagetables.NGC_TORCH_ARCHS, imagetables.NGC_PYTHONS):
-        assert all(first <= last and first in imagetables.NGC and last in imagetables.NGC for first, last, _ in months)
+    for months in (imagenames.NGC_TORCH_ARCHS, imagenames.NGC_PYTHONS):
+        assert all(first <= last and first in imagenames.NGC and last in imagenames.NGC for first, last, _ in months)
 
 
 def test_parts() -> None:

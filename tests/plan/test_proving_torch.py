@@ -7,7 +7,7 @@ from tests.plan.test_proving import SLIM, proof_of, verdict
 
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.resources import ResourceSettings
-from stoker.plan.components import companions, torch
+from stoker.plan.components import torch, torchparts
 from stoker.vendors.amd import GFX
 from stoker.vendors.nvidia.builds import TORCH, torch_archs
 
@@ -120,7 +120,7 @@ def test_each_row_for_rocm_has_its_source_and_names_chips_of_the_catalog() -> No
         assert row.source.startswith("https://") and row.first <= row.last
         assert set(row.chips.split()) <= known and not set(row.chips.split()) & set(row.unsure.split())
     assert list(torch.BUILDS) == sorted(torch.BUILDS, key=lambda row: (row.first, row.rocm)), "a later row wins"
-    for release, version in companions.TRITON.items():
+    for release, version in torchparts.TRITON.items():
         assert release.count(".") == version.count(".") == 2
 
 

@@ -17,7 +17,7 @@ from tests.servers.raycluster import TOKEN, RayCluster
 from tests.servers.s3 import running as s3_running
 
 from stoker.core.errors import SettingsError, StoreError
-from stoker.worker.sealed import BLOCK, seal, unseal
+from stoker.worker.secrets import BLOCK, seal, unseal
 
 PATIENCE = 120.0
 VALUE = "hf_Very-Secret_0123456789"

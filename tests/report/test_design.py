@@ -10,11 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from stoker.core import status
-from stoker.report import design, graphs, timelines
+from stoker.report import design, graphs
 from stoker.report import markup as tables
-from stoker.report.graphs import GraphStep, graph
+from stoker.report.graphs import GraphStep, PhaseSpan, TimelineRow, graph, timeline
 from stoker.report.markup import Html, element, joined, link, markup_of
-from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
 
 BAD = "</title></svg><script>alert(1)</script>\"'&\0\ud800"
 
@@ -233,4 +232,4 @@ def test_odd_times_stay_inside_and_many_rows_are_counted() -> None:
         TimelineRow(name=f"r{one}", state="succeeded", spans=[PhaseSpan(phase="run", start=0, end=1)])
         for one in range(205)
     ]
-    assert "… and 5 more rows" in timeline(rows).markup and len(rows) > timelines.MOST_ROWS
+    assert "… and 5 more rows" in timeline(rows).markup and len(rows) > graphs.MOST_ROWS

@@ -16,12 +16,12 @@ import stoker
 from stoker.cli.main import invoke
 from stoker.client import Client
 from stoker.client.placements import Placement
-from stoker.client.times import local_time
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.report.design import badge, document
 from stoker.report.markup import element
 from stoker.report.receiptfigures import receipt_part
 from stoker.report.runreport import LARGEST, phases, run_report
+from stoker.store.rows import local_time
 
 __all__ = ["browser"]
 

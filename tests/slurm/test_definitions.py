@@ -14,7 +14,7 @@ from tests.servers.slurm import Cluster
 
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
-from stoker.images.definition import definition, is_definition, undefinable
+from stoker.images.dockerfile import definition, is_definition, undefinable
 from stoker.images.spec import spec_of
 
 STACK = """

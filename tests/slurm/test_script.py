@@ -25,7 +25,7 @@ from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import FunctionSource, HookFacts
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
-from stoker.images.definition import definition
+from stoker.images.dockerfile import definition
 from stoker.images.spec import spec_of
 
 GOLDEN = Path(__file__).parent / "golden"

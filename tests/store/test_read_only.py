@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import StoreError
-from stoker.store import artifacts, sqlitefiles
+from stoker.store import artifacts
 from stoker.store.database import Database
 from stoker.store.records import RowBatch
 from stoker.store.rows import OutputRow, RunRow, StepRow
@@ -168,7 +168,7 @@ def test_commands_read_or_say_that_they_cannot_write(home: Path, command: str) -
 def test_an_older_store_is_not_migrated(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sqlite3.connect(home / "stoker.db") as connection:
         connection.execute("DELETE FROM stoker_schema WHERE version > 1")
-    monkeypatch.setattr(sqlitefiles, "is_read_only", lambda path: True)
+    monkeypatch.setattr("stoker.store.database.is_read_only", lambda path: True)
     with pytest.raises(StoreError, match=r"has schema version 1, .* may only be read") as caught:
         Database(f"sqlite://{home}/stoker.db")
     assert "its owner" in caught.value.fix

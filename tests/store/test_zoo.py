@@ -141,12 +141,10 @@ def test_advice_that_was_followed(blobs: Blobs) -> None:
     [
         lambda: [f'","{i},[{{\\' for i in range(600_000)],
         lambda: [{"a": i, "b": [str(i)], "c": "},{"} for i in range(200_000)],
-        lambda: [[i, [i]] for i in range(600_000)],
-        lambda: [None, *range(1_000_000)],
         lambda: ["a" * 6_000_000, {"a": [1.5] * 2_000_000}, [], "b"],
         lambda: {"a": ["é"] * 1_000_000, "b": {}},
     ],
-    ids=["texts", "dicts", "lists", "numbers", "few", "dict"],
+    ids=["texts", "dicts", "few", "dict"],
 )
 def test_a_long_json_value_is_written_and_read_in_parts(make: Callable[[], Any], blobs: Blobs) -> None:
     value = make()
@@ -210,16 +208,13 @@ def _dataset(size: int) -> Any:
         lambda n: np.ones(n // 8),
         lambda n: "a" * n,
         lambda n: bytes(n),
-        lambda n: bytearray(n),
-        lambda n: {str(i) * 1000 for i in range(n // 4890)},  # a second digest, of all its items
         lambda n: [f'"{i}", [{{é,' * 100 + "😀" for i in range(n // 5000)],  # four bytes a character
-        lambda n: {"a": np.ones(n // 8)},
         lambda n: Holder(np.ones(n // 8)),
         lambda n: [lambda: 1, np.ones(n // 8)],  # cloudpickle's
         lambda n: {"a": {1, 2}, "b": np.ones(n // 8)},  # a second digest
         _dataset,
     ],
-    ids=["array", "text", "bytes", "bytearray", "set of texts", "texts", "dict", "object", "lambda", "set", "dataset"],
+    ids=["array", "text", "bytes", "texts", "object", "lambda", "set", "dataset"],
 )
 def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs: Blobs) -> None:
     value, size = make(100_000_000), 100_000_000

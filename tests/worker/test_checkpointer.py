@@ -19,7 +19,7 @@ from stoker.core import launch
 from stoker.launchers.options import parse_launch, resolve_launch
 from stoker.store.blobs import Blobs
 from stoker.store.checkpoints import Checkpoints, step_place
-from stoker.store.snapshots import SavedFile, Snapshot, Snapshots
+from stoker.worker.checkpointer import SavedFile, Snapshot, Snapshots
 
 CODE = """
 import os, pathlib, signal, sys, time

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stoker.worker.preloading import FORKABLE, ImportWatch, load
+from stoker.worker.imports import FORKABLE, ImportWatch, load
 
 FORKED = """
 import os, signal, threading, {name}
-from stoker.worker import preloading
+from stoker.worker import imports
 for _ in range(3):
     child = os.fork()
     if child == 0:

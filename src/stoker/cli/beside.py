@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stoker.cli.options import run_argument, stack_option
+from stoker.cli.output import run_argument, stack_option
 from stoker.client import Client
 from stoker.core.errors import EXIT_INTERRUPTED, UsageError
 from stoker.report.streams import echo, say

@@ -8,8 +8,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import click
 
-from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import paint, print_json, table
+from stoker.cli.output import json_option, paint, print_json, run_argument, stack_option, table
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.core import receipt as words

@@ -14,8 +14,7 @@ from typing import Callable, Final, Iterable, Iterator, Sequence
 
 import click
 
-from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import paint
+from stoker.cli.output import json_option, paint, run_argument, stack_option
 from stoker.client import Client, Run
 from stoker.client import logs as client_logs
 from stoker.client.keys import element_of

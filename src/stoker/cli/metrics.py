@@ -10,8 +10,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 import click
 
-from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import line_width, print_json, table
+from stoker.cli.output import json_option, line_width, print_json, run_argument, stack_option, table
 from stoker.client import Client, Run
 from stoker.client.metrics import Metric, Metrics, last_metrics
 from stoker.client.variants import Plain, given_to

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.cli.options import json_option
-from stoker.cli.output import paint, print_json
+from stoker.cli.output import json_option, paint, print_json
 from stoker.core.errors import EXIT_FAILED, EXIT_SUCCEEDED, NotFound, SourceError, StokerError, UsageError
 from stoker.core.plugins import resolve
 from stoker.report.streams import echo, say

@@ -1,4 +1,5 @@
-"""How commands print: JSON, aligned tables, times; colours only on a terminal that supports them."""
+"""How commands print: JSON, aligned tables, times, colours only on a terminal that supports them; and the options that
+several commands share."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import shutil
 import sys
 import textwrap
 from datetime import datetime, timezone
-from typing import Any, Final, Mapping, Sequence
+from typing import Any, Callable, Final, Mapping, Sequence, TypeVar
 
 import click
 
+from stoker.client import Client
 from stoker.core.errors import EXIT_USAGE
 from stoker.core.printable import printable, printable_json
 from stoker.report.streams import echo, painted
@@ -124,3 +126,26 @@ def when(moment: float | None) -> str:
     if moment is None:
         return ""
     return datetime.fromtimestamp(moment, tz=timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Only JSON on stdout.")(command)
+
+
+def stack_option(command: F) -> F:
+    """`--stack`; the command gets a `client` of the stack's store."""
+
+    def client(ctx: click.Context, param: click.Parameter, value: str | None) -> Client:
+        return Client(value)
+
+    help_text = "Whose store to look into; the current stack's if not given."
+    return click.option("--stack", "client", metavar="NAME", callback=client, help=help_text)(command)
+
+
+def run_argument(command: F) -> F:
+    """RUN: a run's id, the beginning of one, or "latest" or "last" for the newest run."""
+    return click.argument("run_id", metavar="RUN")(command)

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from stoker.cli.gpu import missing_reason
-from stoker.cli.options import run_argument, stack_option
+from stoker.cli.output import run_argument, stack_option
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
@@ -22,7 +22,7 @@ from stoker.client.variants import element_variants
 from stoker.core import receipt as words
 from stoker.core.errors import NotFound, UsageError
 from stoker.core.plan import LogLine
-from stoker.plan.settingtexts import given_settings
+from stoker.plan.plandoc import given_settings
 from stoker.report import cards
 from stoker.report.cards import components
 from stoker.report.markup import NOTHING

@@ -9,8 +9,7 @@ from typing import Final, Iterable, Iterator
 import attrs
 import click
 
-from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import print_json, table
+from stoker.cli.output import json_option, print_json, run_argument, stack_option, table
 from stoker.client import Client, Output, Run
 from stoker.client.liveness import SHOWN_STATUSES
 from stoker.core.artifact import StoredArtifact

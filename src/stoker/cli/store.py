@@ -14,8 +14,7 @@ import click
 
 from stoker.backends.base.backend import LeftJob, Leftover, Sweep
 from stoker.backends.registry import BACKENDS
-from stoker.cli.options import json_option, stack_option
-from stoker.cli.output import paint, print_json
+from stoker.cli.output import json_option, paint, print_json, stack_option
 from stoker.client import Client
 from stoker.client.leftjobs import left_jobs, parts_by_backend
 from stoker.client.liveness import shown_status

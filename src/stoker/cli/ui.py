@@ -71,7 +71,7 @@ def command(
 
 def _pages() -> Any:
     try:
-        return importlib.import_module("stoker.ui.server")
+        return importlib.import_module("stoker.ui.app")
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise

@@ -10,7 +10,6 @@ import attrs
 
 from stoker.client.metrics import Metrics, metrics_of
 from stoker.client.placements import Placement, placements_of
-from stoker.client.times import iso_text, optional_time, seconds_between
 from stoker.client.usage import usage_of
 from stoker.core.codec import to_json
 from stoker.core.ladder import Change
@@ -18,7 +17,7 @@ from stoker.core.status import RETRYABLE
 from stoker.core.values import frozen
 from stoker.core.words import time_text
 from stoker.store.records import Records
-from stoker.store.rows import AttemptRow
+from stoker.store.rows import AttemptRow, iso_text, optional_time, seconds_between
 
 if TYPE_CHECKING:
     from stoker.core.receipt import Receipt, Track

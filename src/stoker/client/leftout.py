@@ -8,8 +8,7 @@ from typing import Any, Final, Iterable
 
 import attrs
 
-from stoker.client.times import iso_text, local_time
-from stoker.store.rows import EventRow
+from stoker.store.rows import EventRow, iso_text, local_time
 from stoker.store.store import Store
 
 RECENT: Final = 7 * 86400.0

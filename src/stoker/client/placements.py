@@ -10,10 +10,9 @@ from typing import Any, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.client.keys import element_of
-from stoker.client.times import iso_text, local_time, seconds_between
 from stoker.core.protocol import JOB
 from stoker.core.values import frozen
-from stoker.store.rows import EventRow, StepRow
+from stoker.store.rows import EventRow, StepRow, iso_text, local_time, seconds_between
 
 
 @frozen(kw_only=True)

@@ -14,13 +14,12 @@ from stoker.client.logs import StepLog, merge_by_time
 from stoker.client.metrics import Metrics, last_metrics
 from stoker.client.placements import Placement, device_waits, idle_seconds, placements_of
 from stoker.client.steps import Step, Steps
-from stoker.client.times import iso_text, local_time, optional_time, seconds_between
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.core.units import duration
 from stoker.core.values import frozen
 from stoker.core.words import time_text
-from stoker.store.rows import RunRow
+from stoker.store.rows import RunRow, iso_text, local_time, optional_time, seconds_between
 from stoker.store.store import Store
 
 if TYPE_CHECKING:

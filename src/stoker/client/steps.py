@@ -24,7 +24,6 @@ from stoker.client.logs import (
 from stoker.client.metrics import Metrics, metrics_of
 from stoker.client.outputs import Output, Outputs, gather_output
 from stoker.client.placements import Placement, placements_of
-from stoker.client.times import iso_text, optional_time, seconds_between
 from stoker.client.usage import Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
@@ -33,7 +32,7 @@ from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.values import lazy_pattern
 from stoker.core.words import count_text, time_text
 from stoker.store.logs import Ranks
-from stoker.store.rows import StepRow
+from stoker.store.rows import StepRow, iso_text, optional_time, seconds_between
 from stoker.store.store import Store
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from typing import Any, Final, Iterator, Literal, Mapping, Sequence
 import attrs
 
 from stoker.client.keys import NoSuchKey
-from stoker.client.times import iso_text, local_time, optional_time
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, UsageError
 from stoker.core.plan import places_text
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text
-from stoker.store.rows import RunRow, StepRow
+from stoker.store.rows import RunRow, StepRow, iso_text, local_time, optional_time
 from stoker.store.store import Store
 
 ChangeKind = Literal["code", "value", "package", "input", "argument", "environment", "cache_key", "outputs"]

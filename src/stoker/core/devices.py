@@ -119,7 +119,7 @@ class Lease:
     ticket: str = ""
     """The ledger's name for it; empty where a platform has handed out the devices."""
     devices: tuple[Device, ...] | None = None
-    """None where they are found out when the job starts, because the platform hands them out (`worker.granted`)."""
+    """None where they are found out when the job starts, because the platform hands them out (`worker.boot`)."""
     memory: int = 0
     """The attempt's part of each device in bytes; 0 for whole devices."""
     asked: str = ""

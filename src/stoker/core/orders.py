@@ -79,7 +79,7 @@ class PoolSpec:
     lifetime: float = 0.0
     """Seconds that the platform gives a worker from its start; 0: no limit."""
     preload: tuple[str, ...] = ()
-    """Packages of `worker.preloading.FORKABLE` that a worker imports when it starts."""
+    """Packages of `worker.imports.FORKABLE` that a worker imports when it starts."""
     imports: tuple[str, ...] = ()
     """Modules of Stoker's that users' modules import: a worker imports them while its first job runs."""
     emptied: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ class StepPlan:
     """Setting → the layer that it comes from."""
     image: str = ""
     """The reference of the image in which it runs, by digest where that is known, or the definition of which its node
-    builds it (`images.definition`); empty without a container."""
+    builds it (`images.dockerfile`); empty without a container."""
     lock: str = ""
     """The digest of the lock of what its image installs, in the plan's `locks`; empty without one."""
     environment: str = ""

@@ -313,7 +313,7 @@ class ServerHello:
 class ServerFork:
     """Fork a worker, for one job alone (`once`) or many, and beside it a monitor of a lease's devices: `watch` is the
     lease as JSON, which the server does not look into. `contain`: in a cgroup of its own, where one can be made.
-    `preload` are packages to import before (`worker.preloading`)."""
+    `preload` are packages to import before (`worker.imports`)."""
 
     COMPACT: ClassVar = True
     worker: int

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.client.runs import Run as StoredRun
-from stoker.client.times import local_time
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, nearest
 from stoker.core.flow import GANG, OWN, CaughtFailure
@@ -28,7 +27,7 @@ from stoker.flows.lineage import Lineage
 from stoker.flows.namespaces import client, get_namespace
 from stoker.flows.taskmetadata import Metadata, metadata_of
 from stoker.store import artifacts
-from stoker.store.rows import AttemptRow, StepRow
+from stoker.store.rows import AttemptRow, StepRow, local_time
 
 _PAGE: Final = 100
 SPIN_SUFFIX: Final = ".spin"

@@ -31,7 +31,6 @@ from stoker.images.dockerfile import (
     final_parent,
     requirement_files,
 )
-from stoker.images.requirementlines import project_of
 from stoker.images.requirements import (
     TORCH,
     check_passwords,
@@ -40,6 +39,7 @@ from stoker.images.requirements import (
     from_project,
     installed,
     listed,
+    project_of,
     without_stoker,
 )
 

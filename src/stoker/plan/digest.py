@@ -14,12 +14,9 @@ import copyreg
 import enum
 import functools
 import hashlib
-import inspect
 import logging
 import os
-import pickle
 import pkgutil
-import re
 import sys
 import types
 import typing
@@ -27,15 +24,37 @@ import weakref
 from collections import deque
 from contextvars import ContextVar
 from types import CodeType, ModuleType
-from typing import Any, Callable, Final, Iterable, Literal, Mapping, Sequence, Union
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence, Union
 
 import attrs
 
 from stoker.core.usercode import is_own_package, is_user_class, is_user_file, is_user_module
-from stoker.core.values import frozen, lazy_pattern
+from stoker.core.values import frozen
 from stoker.plan.codereading import CodeReading, LookupSite, NamePath, read_code
-from stoker.plan.installed import module_spec, package_root
-from stoker.store.serializers.references import tensor_reduction
+from stoker.plan.installed import package_root
+from stoker.plan.modulecode import imported_label, module_code, module_label, package_of, patches
+from stoker.plan.objects import (
+    CONTAINERS,
+    PARTIALS,
+    SIMPLE,
+    HashingFile,
+    HashingPickler,
+    PartKind,
+    annotation_classes,
+    annotations_of,
+    attributes_of,
+    closure_of,
+    current_value,
+    hides_state,
+    is_made_dataclass,
+    is_own_callable,
+    is_plain_or_own,
+    is_user_function,
+    label_of,
+    own_attribute,
+    source_lines,
+    unwrapped,
+)
 
 FORMAT: Final = b"stoker-code-2"
 """Version of the digests' computation."""
@@ -83,32 +102,15 @@ _CLASS_ATTRIBUTES: Final = frozenset(
     }
 )
 """Attributes that Python, dataclasses and attrs set on a class, derived from what counts by itself."""
-_PARTIALS: Final = (functools.partial, functools.partialmethod, functools.cached_property)
 _FIELD_TABLES: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "model_fields")
 """Class attributes in which libraries keep the fields of a class with their defaults."""
 _FIELD_ATTRIBUTES: Final = ("default", "default_factory", "validator", "converter", "on_setattr", "metadata")
-_SIMPLE: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range, type(NotImplemented)})
-_CONTAINERS: Final = frozenset({list, tuple, set, frozenset, dict, types.MappingProxyType})
 _BAGS: Final = frozenset({("argparse", "Namespace"), ("types", "SimpleNamespace")})
 """Types of objects that do nothing but have attributes."""
-_CACHED_FUNCTION: Final = type(functools.lru_cache(lambda: None))
-_REFERENCES: Final = (
-    type,
-    types.FunctionType,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-    _CACHED_FUNCTION,
-    set,
-    frozenset,
-    logging.Logger,
-    ContextVar,
-)
-"""Types of what a pickle has references to, or canonical forms of, in its place."""
 _STATE_DEPTH: Final = 3
 """Levels of attributes that are read of an object that cannot be pickled."""
 _ABSENT: Final = object()
 
-PartKind = Literal["function", "class", "module", "value"]
 Piece = Union[bytes, "_Node"]
 Pieces = Sequence[Piece]
 
@@ -282,7 +284,7 @@ class _Node:
                 own += [_pack("edge", name), *pieces]
             else:
                 values.append(self._part(f"{self.label} → {name}", pieces, "value", "", (0, 0)))
-        file, lines = _source_lines(self.value, self.kind)
+        file, lines = source_lines(self.value, self.kind)
         yield self._part(self.label, own, self.kind, file, lines)
         yield from values
 
@@ -311,12 +313,12 @@ class _Walk:
     def finish(self, root: _Node) -> None:
         """Fill all nodes; what the user's modules changed in packages becomes part of the root."""
         self._empty_queue()
-        patches: dict[str, Pieces] = {}
-        for path, value in _patches(self._homes.values()):
-            if callable(value) and not _is_own_callable(value):
+        changed: dict[str, Pieces] = {}
+        for path, value in patches(self._homes.values()):
+            if callable(value) and not is_own_callable(value):
                 continue  # an attribute that the code can change, and did not
-            patches[".".join(path)] = self.pieces(value)
-        root.edges = sorted((f"changed {path}", pieces) for path, pieces in patches.items())
+            changed[".".join(path)] = self.pieces(value)
+        root.edges = sorted((f"changed {path}", pieces) for path, pieces in changed.items())
         self._empty_queue()
 
     def _empty_queue(self) -> None:
@@ -326,14 +328,14 @@ class _Walk:
 
     def pieces(self, value: Any) -> Pieces:
         """What stands for an object: a node, or bytes with the nodes that they refer to."""
-        value = _unwrap(value)
+        value = unwrapped(value)
         kind = type(value)
-        if kind in _SIMPLE:
+        if kind in SIMPLE:
             return (_pack(kind.__name__, repr(value)),)
-        if kind is types.FunctionType and _is_user_function(value):
-            return (self._node(_label(value), value, "function", self._fill_function),)
-        if isinstance(value, type) and (is_user_class(value) or _is_made_dataclass(value)):
-            return (self._node(_label(value), value, "class", self._fill_class),)
+        if kind is types.FunctionType and is_user_function(value):
+            return (self._node(label_of(value), value, "function", self._fill_function),)
+        if isinstance(value, type) and (is_user_class(value) or is_made_dataclass(value)):
+            return (self._node(label_of(value), value, "class", self._fill_class),)
         cached = self._values.get(id(value))
         if cached is not None:
             return cached[1]
@@ -370,7 +372,7 @@ class _Walk:
         node.content += [_pack("function"), reading.digest]
         for part in (function.__defaults__ or (), function.__kwdefaults__ or {}):
             node.content += self.pieces(part)
-        for name, value in sorted(_closure(function), key=lambda item: item[0]):
+        for name, value in sorted(closure_of(function), key=lambda item: item[0]):
             node.content.append(_pack("cell", name))
             node.content += self.pieces(value)
         attributes = {name: value for name, value in vars(function).items() if not name.startswith("__stoker")}
@@ -378,7 +380,7 @@ class _Walk:
             node.content += self.pieces(attributes)
         edges = _Edges()
         self._follow_reading(reading, scope, edges)
-        for kind in _annotation_classes(function.__annotations__, scope):
+        for kind in annotation_classes(function.__annotations__, scope):
             edges[f"annotation {kind.__qualname__}"] = self.pieces(kind)
         node.edges, node.objects = sorted(edges.items(), key=lambda edge: edge[0]), edges.objects
 
@@ -397,7 +399,7 @@ class _Walk:
         if reading.arguments:
             edges["sys.argv"] = _argument_pieces()
         # A function of the user's own may be called eval or import_module.
-        self.sites += [site for site in reading.lookups if not _is_own_callable(scope.get(site.name.partition(".")[0]))]
+        self.sites += [site for site in reading.lookups if not is_own_callable(scope.get(site.name.partition(".")[0]))]
 
     def _follow_path(self, path: NamePath, scope: dict[str, Any], edges: _Edges) -> None:
         """Follow a name of the module and the attributes that are read from it, as far as they are modules."""
@@ -406,7 +408,7 @@ class _Walk:
             return
         if name not in scope:
             replaced = vars(builtins).get(name)
-            if _is_own_callable(replaced):
+            if is_own_callable(replaced):
                 edges[name] = self.pieces(replaced)
             return
         value = scope[name]
@@ -443,7 +445,7 @@ class _Walk:
             value = following
             if not isinstance(value, ModuleType):
                 # What a package keeps in its own attributes counts by the package's version, unless it was replaced.
-                if own or _is_own_callable(value):
+                if own or is_own_callable(value):
                     edges[label], edges.objects[label] = self.pieces(value), value
                 self._check_kind(value, label, edges)
                 return
@@ -469,7 +471,7 @@ class _Walk:
             for kind in found:
                 remaining.append(kind)
                 if is_user_class(kind):
-                    edges[f"{path[-2]} > {_label(kind)}"] = self.pieces(kind)
+                    edges[f"{path[-2]} > {label_of(kind)}"] = self.pieces(kind)
 
     def _follow_computed(self, path: NamePath, scope: dict[str, Any], edges: _Edges) -> None:
         """Follow what `getattr(module, name)` may find beside the module's own code: submodules of the user's, and
@@ -479,7 +481,7 @@ class _Walk:
             return
         label = ".".join(path)
         for name, value in vars(module).items():
-            if _is_own_callable(value) and getattr(_unwrap(value), "__module__", None) != module.__name__:
+            if is_own_callable(value) and getattr(unwrapped(value), "__module__", None) != module.__name__:
                 edges[f"{label}.{name}"] = self.pieces(value)
         if is_user_module(module):
             for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
@@ -494,7 +496,7 @@ class _Walk:
                 if (
                     isinstance(member, types.FunctionType)
                     and is_user_file(member.__code__.co_filename)
-                    and _is_own_callable(member)
+                    and is_own_callable(member)
                     and base.__module__ != member.__module__
                 ):
                     edges[f"{label}.{name}"] = self.pieces(member)
@@ -509,18 +511,18 @@ class _Walk:
         file = getattr(module, "__file__", None)
         if file and is_user_file(file):  # an extension module
             self.packages.add(module.__name__)
-            return (_pack("module", _module_label(module)),)
+            return (_pack("module", module_label(module)),)
         if not file and not hasattr(module, "__path__"):  # made by hand, or typed into a notebook
-            own = {name: item for name, item in vars(module).items() if _is_own_callable(item)}
+            own = {name: item for name, item in vars(module).items() if is_own_callable(item)}
             return [piece for name in sorted(own) for piece in (_pack("name", name), *self.pieces(own[name]))]
-        return (_pack("module", _module_label(module)),)
+        return (_pack("module", module_label(module)),)
 
     def _follow_own_module(self, scope: dict[str, Any], edges: _Edges) -> None:
         module = sys.modules.get(scope.get("__name__") or "")
         if module is not None and vars(module) is scope:
             edges["globals()"] = self._whole_module(module)
         else:
-            own = {name: item for name, item in scope.items() if _is_own_callable(item)}
+            own = {name: item for name, item in scope.items() if is_own_callable(item)}
             edges.update({name: self.pieces(item) for name, item in own.items()})
 
     def _follow_import(self, level: int, module: str, names: Iterable[str], package: str, edges: _Edges) -> None:
@@ -540,13 +542,13 @@ class _Walk:
         """The node of a module of the user's own as a whole; None for any other, which is noted as a package."""
         if name in self._modules:
             return self._modules[name]
-        code = _module_code(name, module)
+        code = module_code(name, module)
         if code is None:
             self._modules[name] = None
             self._add_package(name)
             return None
-        node = self._modules[name] = _Node(f"import {_imported_label(name, module)}", code, "module")
-        self._queue.append((node, functools.partial(self._fill_module, package=_package_of(name, module))))
+        node = self._modules[name] = _Node(f"import {imported_label(name, module)}", code, "module")
+        self._queue.append((node, functools.partial(self._fill_module, package=package_of(name, module))))
         return node
 
     def _fill_module(self, node: _Node, package: str) -> None:
@@ -594,7 +596,7 @@ class _Walk:
                 content += self._field_pieces(fields)
         if has_fields or type(kind) is not type or hasattr(kind, "_fields"):
             # Libraries read what such a class's annotations say.
-            for name, annotation in _annotations(kind).items():
+            for name, annotation in annotations_of(kind).items():
                 content.append(_pack("annotation", name))
                 content += self.pieces(annotation)
 
@@ -617,7 +619,7 @@ class _Walk:
     # Everything else
 
     def _other_pieces(self, value: Any, kind: type) -> Iterable[Piece]:
-        if kind in _CONTAINERS:
+        if kind in CONTAINERS:
             return self._container_pieces(value, kind)
         if isinstance(value, types.FunctionType):
             return self._external_function(value)
@@ -635,7 +637,7 @@ class _Walk:
         if isinstance(value, property):
             functions = (value.fget, value.fset, value.fdel)
             return [_pack("property"), *(piece for part in functions for piece in self.pieces(part))]
-        if isinstance(value, _PARTIALS):
+        if isinstance(value, PARTIALS):
             rest = (getattr(value, "args", ()), getattr(value, "keywords", {}))
             return [_pack(kind.__name__), *(piece for part in (value.func, *rest) for piece in self.pieces(part))]
         if isinstance(value, types.BuiltinFunctionType):
@@ -643,17 +645,17 @@ class _Walk:
         return self._object_pieces(value, kind)
 
     def _object_pieces(self, value: Any, kind: type) -> Iterable[Piece]:
-        wrapped = _attribute(value, "__wrapped__")
+        wrapped = own_attribute(value, "__wrapped__")
         if wrapped is not None and callable(value) and not is_user_class(kind):
             return [_pack("wrapper"), self._external(kind), *self.pieces(wrapped)]
         if isinstance(value, (list, tuple, set, frozenset, dict)):
             base = next(base for base in (list, tuple, set, frozenset, dict) if isinstance(value, base))
-            extras = {"attributes": _state(value), "factory": getattr(value, "default_factory", None)}
+            extras = {"attributes": attributes_of(value), "factory": getattr(value, "default_factory", None)}
             return [*self.pieces(kind), *self._container_pieces(value, base), *self.pieces(extras)]
         if isinstance(value, logging.Logger):
             return (_pack("logger"),)  # named after its module, which is `__main__` in a script
         if isinstance(value, ContextVar):
-            return [_pack("context variable", value.name), *self.pieces(_current(value))]
+            return [_pack("context variable", value.name), *self.pieces(current_value(value))]
         if isinstance(value, CodeType):
             return (read_code(value).digest,)
         if isinstance(value, memoryview):
@@ -685,8 +687,8 @@ class _Walk:
         module = str(function.__globals__.get("__name__", ""))
         self._add_package(module)
         pieces: list[Piece] = [_pack("external", module, function.__code__.co_name)]
-        for name, value in sorted(_closure(function), key=lambda item: item[0]):
-            if _is_plain_or_own(value):
+        for name, value in sorted(closure_of(function), key=lambda item: item[0]):
+            if is_plain_or_own(value):
                 pieces += [_pack("cell", name), *self.pieces(value)]
         wrapped = vars(function).get("__wrapped__")
         return pieces if wrapped is None else [*pieces, *self.pieces(wrapped)]
@@ -706,15 +708,15 @@ class _Walk:
         if not is_user_class(kind):
             self._add_package(kind.__module__)
         for fast in (True, False):  # an object that contains itself needs the memo
-            file, references = _HashingFile(), list[Any]()
+            file, references = HashingFile(), list[Any]()
             try:
-                _Pickler(file, value, references, fast=fast).dump(value)
+                HashingPickler(file, value, references, fast=fast).dump(value)
             except Exception:  # the object's own pickling code runs here, and many objects cannot be pickled
                 continue
             pieces: list[Piece] = [_pack("pickle", file.sha256.digest())]
             for reference in references:
                 pieces += self.pieces(reference)
-            return [*pieces, *self._state_pieces(value, kind)] if _hides_state(kind) else pieces
+            return [*pieces, *self._state_pieces(value, kind)] if hides_state(kind) else pieces
         return self._state_pieces(value, kind)
 
     def _state_pieces(self, value: Any, kind: type) -> list[Piece]:
@@ -723,8 +725,8 @@ class _Walk:
         if len(self._in_progress) > _STATE_DEPTH * 4:
             return pieces
         slots = {name: getattr(value, name, None) for name in copyreg._slotnames(kind)}  # type: ignore[attr-defined]
-        for name, item in sorted({**_state(value), **slots}.items()):
-            if _is_plain_or_own(item):
+        for name, item in sorted({**attributes_of(value), **slots}.items()):
+            if is_plain_or_own(item):
                 pieces += [_pack("attribute", name), *self.pieces(item)]
         return pieces
 
@@ -766,279 +768,3 @@ def _value_of(path: NamePath, scope: Mapping[str, Any]) -> Any:
     for attribute in path[1:]:
         value = vars(value).get(attribute) if isinstance(value, ModuleType) else None
     return value
-
-
-def _unwrap(value: Any) -> Any:
-    function = None if isinstance(value, type) else _attribute(value, "__stoker_function__")
-    return value if function is None else function
-
-
-def _attribute(value: Any, name: str) -> Any:
-    """An attribute in an object's `__dict__`; `__getattr__` is not called."""
-    return _state(value).get(name)
-
-
-def _current(variable: ContextVar[Any]) -> Any:
-    try:
-        return variable.get()
-    except LookupError:  # it has no default, and was not set
-        return None
-
-
-def _state(value: Any) -> dict[str, Any]:
-    try:
-        attributes = getattr(value, "__dict__", None)
-    except Exception:  # a proxy, such as flask's `request`, whose object is not there yet
-        return {}
-    return attributes if isinstance(attributes, dict) else {}
-
-
-def _closure(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """(name, value) of the variables around a function that have a value."""
-    items = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            items.append((name, cell.cell_contents))
-        except ValueError:  # nothing is assigned yet
-            continue
-    return items
-
-
-def _annotation_classes(annotations: Mapping[str, Any], scope: dict[str, Any]) -> Iterable[type]:
-    """The user's classes in annotations, whose methods the function may call."""
-    remaining: list[Any] = list(annotations.values())
-    while remaining:
-        annotation = remaining.pop()
-        if isinstance(annotation, str):
-            remaining += [scope[name] for name in re.findall(r"[^\W\d]\w*", annotation) if name in scope]
-        elif isinstance(annotation, type) and is_user_class(annotation):
-            yield annotation
-        elif not isinstance(annotation, type):
-            remaining += [item for item in typing.get_args(annotation) if item is not annotation]
-
-
-def _annotations(kind: type) -> Mapping[str, Any]:
-    try:
-        return dict(inspect.get_annotations(kind))
-    except Exception:  # from 3.14 on the user's code runs here
-        return {}
-
-
-def _is_plain_or_own(value: Any) -> bool:
-    """Whether a value is plain, a container, or the user's own, so that it says what a package's object was given."""
-    kind = type(value)
-    if kind in _SIMPLE or kind in _CONTAINERS or isinstance(value, (types.FunctionType, types.MethodType, *_PARTIALS)):
-        return True
-    return is_user_class(value) if isinstance(value, type) else is_user_class(kind)
-
-
-def _is_own_callable(value: Any) -> bool:
-    """Whether a value is a function or a class of the user's own, decorated or not."""
-    value = _unwrap(value)
-    if isinstance(value, types.FunctionType):
-        return _is_user_function(value) or _is_own_callable(vars(value).get("__wrapped__"))
-    if isinstance(value, type):
-        return is_user_class(value)
-    if isinstance(value, _PARTIALS):
-        return _is_own_callable(value.func)
-    if isinstance(value, (types.MethodType, staticmethod, classmethod)):
-        return _is_own_callable(value.__func__)
-    wrapped = _attribute(value, "__wrapped__") if callable(value) else None
-    return wrapped is not None and _is_own_callable(wrapped)
-
-
-def _label(value: Any) -> str:
-    """An object's name, independent of the folder of its file and of being the script."""
-    value = _unwrap(value)
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    name = getattr(value, "__qualname__", type(value).__name__)
-    return f"{_module_label(module)}.{name}" if module is not None else str(name)
-
-
-def _is_made_dataclass(kind: type) -> bool:
-    """Whether `make_dataclass` made a class, which names the module `types` as its own before Python 3.12."""
-    return kind.__module__ == "types" and "__dataclass_fields__" in vars(kind)
-
-
-def _is_user_function(function: types.FunctionType) -> bool:
-    file = function.__code__.co_filename
-    if file.startswith("<") and function.__module__ != "__main__":
-        # What dataclasses, attrs and namedtuple generate belongs to the class's module.
-        module = sys.modules.get(function.__module__ or "")
-        return module is not None and is_user_module(module)
-    return is_user_file(file)
-
-
-def _source_lines(value: Any, kind: PartKind) -> tuple[str, tuple[int, int]]:
-    """The file and the first and last line of a part's source."""
-    if kind == "module":
-        return value.co_filename, (0, 0)
-    try:
-        value = inspect.unwrap(value)
-        file = inspect.getsourcefile(value) or ""
-        lines, first = inspect.getsourcelines(value)
-    except (OSError, TypeError, ValueError):  # made by a call, or its file is gone
-        return "", (0, 0)
-    return file, (first, first + len(lines) - 1)
-
-
-def _hides_state(kind: Any) -> bool:
-    """Whether a class of the user's own says itself what its pickle is made of, which may leave out what it has."""
-    if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
-        return False
-    return any(
-        ("__reduce__" in vars(base) or "__reduce_ex__" in vars(base)) and is_user_class(base) for base in kind.__mro__
-    )
-
-
-class _HashingFile:
-    """A file that computes the digest of what is written to it."""
-
-    def __init__(self) -> None:
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Add bytes."""
-        self.sha256.update(data)
-        return len(data)
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles an object with numbers in place of the functions, classes, modules and sets in it, which it collects."""
-
-    def __init__(self, file: _HashingFile, value: Any, references: list[Any], *, fast: bool) -> None:
-        super().__init__(file, protocol=5, buffer_callback=lambda buffer: bool(file.write(buffer.raw())) and False)
-        self._value = value
-        self._references = references
-        # Without a memo the bytes do not depend on which equal objects are the same object.
-        self.fast = fast
-
-    def reducer_override(self, item: Any) -> Any:
-        """Tensors by their numbers: their own pickles name addresses."""
-        return tensor_reduction(item)
-
-    def persistent_id(self, item: Any) -> Any:
-        """The number of an item that is collected; None for an item that is pickled."""
-        if item is self._value or not (isinstance(item, _REFERENCES) or _hides_state(type(item))):
-            return None
-        self._references.append(item)
-        return len(self._references)
-
-
-# Modules
-
-
-def _module_label(module: ModuleType) -> str:
-    """A module's name for labels: of the user's own the file name, since a script is `__main__` where it runs."""
-    file: str | None = getattr(module, "__file__", None)
-    if not file or not is_user_module(module):
-        return module.__name__
-    stem = os.path.splitext(os.path.basename(file))[0]
-    return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
-
-
-def _imported_label(name: str, module: ModuleType | None) -> str:
-    return _module_label(module) if name == "__main__" and module is not None else name
-
-
-def _package_of(name: str, module: ModuleType | None) -> str:
-    """The package in which a module's relative imports are resolved."""
-    if module is not None:
-        return str(vars(module).get("__package__") or "")
-    spec = module_spec(name)
-    is_package = spec is not None and spec.submodule_search_locations is not None
-    return name if is_package else name.rpartition(".")[0]
-
-
-def _module_code(name: str, module: ModuleType | None) -> CodeType | None:
-    """The code of a module of the user's own, which is not imported for it; None for any other module."""
-    if module is not None:
-        file = getattr(module, "__file__", None)
-        if not file or not is_user_file(file) or not file.endswith((".py", ".pyw")):
-            return None
-        return _file_code(file)
-    if not name or is_own_package(name):
-        return None
-    try:
-        spec = module_spec(name)
-        if spec is None or not spec.origin or not is_user_file(spec.origin):
-            return None
-        get_code: Any = getattr(spec.loader, "get_code", None)
-        code = get_code(name) if get_code is not None else None
-    except (ImportError, SyntaxError, OSError, ValueError):  # the step's import reports it
-        return None
-    return code if isinstance(code, CodeType) else None
-
-
-def _file_code(file: str) -> CodeType | None:
-    try:
-        status = os.stat(file)
-        return _compiled(file, status.st_mtime_ns, status.st_size)
-    except (SyntaxError, OSError, ValueError):
-        return None
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(file: str, mtime: int, size: int) -> CodeType:
-    with open(file, "rb") as source:
-        return compile(source.read(), file, "exec", dont_inherit=True)
-
-
-# What the user's modules change in packages
-
-_ASSIGNMENT: Final = lazy_pattern(r"^[ \t]*(?!self\.|cls\.)([^\W\d]\w*(?:\.[^\W\d]\w*)+)[ \t]*=(?!=)", re.MULTILINE)
-_SETATTR: Final = lazy_pattern(r"\bsetattr\(\s*([^\W\d][\w.]*)\s*,\s*[\"']([^\W\d]\w*)[\"']")
-
-
-def _patches(modules: Iterable[ModuleType]) -> Iterable[tuple[tuple[str, ...], Any]]:
-    """(path, value) of attributes of packages that the user's modules assign, such as `json.dumps = mine`.
-
-    The modules that these import are looked at, too, since importing one is enough for a change.
-    """
-    remaining = list(modules)
-    visited: set[int] = set()
-    while remaining:
-        module = remaining.pop()
-        file = getattr(module, "__file__", None)
-        if id(module) in visited or not is_user_module(module):
-            continue
-        visited.add(id(module))
-        names = set()
-        for value in list(vars(module).values()):
-            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(name, str):
-                names.add(name)
-        remaining += [sys.modules[name] for name in names if name in sys.modules]
-        for path in _assigned_paths(file) if file else ():
-            owner = vars(module).get(path[0])
-            for attribute in path[1:-1]:
-                owner = getattr(owner, "__dict__", {}).get(attribute)
-            if isinstance(owner, ModuleType):
-                own = is_user_module(owner)
-            elif isinstance(owner, type):
-                own = is_user_class(owner)
-            else:
-                continue
-            value = vars(owner).get(path[-1], _ABSENT)
-            if not own and value is not _ABSENT:
-                yield (owner.__name__, path[-1]), value
-
-
-def _assigned_paths(file: str) -> Sequence[tuple[str, ...]]:
-    try:
-        status = os.stat(file)
-        return _paths_in(file, status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError):
-        return ()
-
-
-@functools.lru_cache(maxsize=1024)
-def _paths_in(file: str, mtime: int, size: int) -> Sequence[tuple[str, ...]]:
-    """The dotted names that a file's source assigns to."""
-    if not file.endswith((".py", ".pyw")):
-        return ()
-    with open(file, encoding="utf-8", errors="replace") as source:
-        text = source.read()
-    paths = {tuple(match[1].split(".")) for match in _ASSIGNMENT.finditer(text)}
-    paths |= {(*match[1].split("."), match[2]) for match in _SETATTR.finditer(text)}
-    return sorted(paths)

@@ -30,7 +30,7 @@ from stoker.core.plan import StepPlan
 from stoker.core.units import value_or
 from stoker.images import parents
 from stoker.images.installers import CONDA, UV, VERSION, is_this, maker
-from stoker.images.requirementlines import project_of, same
+from stoker.images.requirements import project_of, same
 from stoker.plan.requirements import satisfies as specifier_allows
 
 PROJECT: Final = "pyproject.toml"
@@ -268,8 +268,7 @@ def project_lines(packages: PackageSettings) -> tuple[str, ...]:
     path = project() if packages.environment == "uv" else None
     if path is None:
         return ()
-    from stoker.images.requirementlines import project_of
-    from stoker.images.requirements import from_project
+    from stoker.images.requirements import from_project, project_of
 
     own_names = {name_of(name) for name, version in value_or(packages.pypi, {}).items() if version is not None}
     return tuple(line for line in from_project(path).lines if project_of(line) not in own_names)

@@ -1,6 +1,7 @@
 """Make a plan of a graph and a stack: every setting resolved, every function located, every constant saved.
 
 Nothing runs and no platform is asked; what backends check without a network is in the plan's findings.
+So is what secrets lack: each has a value here, before anything costs money, and no plain value looks like one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import ExpectsSteps, ProvesPlacement, RunningBackend, RunsInDriver, capability
+from stoker.backends.base.backend import (
+    ExpectsSteps,
+    KeepsSecrets,
+    ProvesPlacement,
+    RunningBackend,
+    RunsInDriver,
+    capability,
+)
 from stoker.backends.registry import BACKENDS
 from stoker.core import findings as checks
 from stoker.core import metaflow
@@ -26,16 +34,16 @@ from stoker.core.errors import (
     SettingsError,
     nearest,
 )
-from stoker.core.findings import Finding
+from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
 from stoker.core.protocol import FunctionSource
+from stoker.core.secret import PREFIX, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.values import frozen
 from stoker.core.words import count_text
-from stoker.plan import secretchecks
 from stoker.plan import source as sources
 from stoker.plan.cachekey import remember_code
 from stoker.plan.codereading import read_code
@@ -45,6 +53,7 @@ from stoker.settings.options import OPTIONS
 from stoker.stacks import ORCHESTRATOR, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.worker import secrets
 
 LATE_STEPS: Final = "STK299"
 USUAL: Final = "STK192"
@@ -349,7 +358,7 @@ def backend_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBa
     checked: set[tuple[str, str, int]] = set()
     for step in steps:
         if step.inputs or step.settings.environment:
-            yield from secretchecks.step_findings(step, backends[step.backend])
+            yield from step_findings(step, backends[step.backend])
         key = (step.name, step.backend, id(step.settings))
         if key in checked:
             continue
@@ -537,3 +546,64 @@ def _items(wire: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _type_problem(wire: Mapping[str, Any]) -> str:
     kind = wire["t"].removeprefix("builtins.")
     return "" if kind == "int" else f"a value of type {kind}"
+
+
+MISSING: Final = "STK194"
+IN_THE_OPEN: Final = "STK195"
+
+
+def step_findings(step: StepPlan, backend: RunningBackend) -> Iterator[Finding]:
+    """What is wrong with the secrets of a step."""
+    environment = step.settings.environment
+    inputs = {name: tree for name, tree in step.inputs.items() if "step" not in tree}
+    if not environment and not inputs:
+        return
+    wanted = secrets.references(environment, inputs)
+    if wanted:
+        yield from _missing(wanted, reporter_of(step))
+    if wanted and capability(backend, KeepsSecrets) is None:
+        yield reporter_of(step).error(
+            MISSING,
+            f"{', '.join(sorted(wanted))} cannot reach it on '{step.backend}'",
+            "what is sent there can be read by others",
+            "run it on another backend, or let the step read the secret where it runs",
+        )
+    for name, text in environment.items():
+        if looks_secret(name, text):
+            yield _in_the_open(reporter_of(step), f"the environment variable {name}", f'"{PREFIX}env:{name}"')
+    for name, tree in inputs.items():
+        if looks_secret(name, _text(tree)):
+            yield _in_the_open(reporter_of(step), f"the input '{name}'", f'Secret.env("{name.upper()}")')
+
+
+def parameter_findings(parameters: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """What is wrong with the secrets among the parameters of a pipeline or a flow, as wires."""
+    report = Reporter(where=where, step="")
+    trees = {name: {"value": wire} for name, wire in parameters.items()}
+    yield from _missing(secrets.references({}, trees), report)
+    for name, tree in trees.items():
+        if looks_secret(name, _text(tree)):
+            spelled = f"--{name} {PREFIX}env:{name.replace('-', '_').upper()}"
+            yield _in_the_open(report, f"the parameter '{name}'", spelled)
+
+
+def _missing(wanted: set[str], report: Reporter) -> Iterator[Finding]:
+    for reference in sorted(wanted):
+        problem = secrets.problem_of(reference)
+        if problem is not None:
+            yield report.error(MISSING, problem.message, fix=problem.fix)
+        elif secrets.length_of(reference) < secrets.SHORTEST:
+            what = f"the value of {reference} is shorter than {secrets.SHORTEST} characters: output is not masked"
+            yield report.warning(IN_THE_OPEN, what, "it may be a common word, which would be masked everywhere")
+
+
+def _in_the_open(report: Reporter, what: str, spelled: str) -> Finding:
+    why = "plan, database, logs and JSON output have the value"
+    return report.warning(
+        IN_THE_OPEN, f"{what} looks like a secret, and is a plain value", why, f"give it as {spelled}"
+    )
+
+
+def _text(tree: Mapping[str, Any]) -> Any:
+    wire = tree.get("value", {})
+    return wire.get("i") if wire.get("s") == "str" else None

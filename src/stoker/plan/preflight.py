@@ -32,8 +32,8 @@ from stoker.core.units import UNSET, value_or
 from stoker.devices import builds
 from stoker.devices.choosing import impossible
 from stoker.images import parents
-from stoker.images.requirementlines import logical_lines, option_of
-from stoker.plan import rules_device, rules_image, rules_packages
+from stoker.images.requirements import logical_lines, option_of
+from stoker.plan import rules_device, rules_packages
 from stoker.plan.locking import with_lock
 from stoker.plan.packages import FrameworkPackage, packages
 from stoker.plan.proving import prove, required_finding
@@ -49,10 +49,10 @@ RULES: Final[Registry[Rule]] = Registry(group="stoker.rules", noun="rule", kind=
 BUILTIN_RULES: Final[Sequence[Rule]] = tuple(
     Rule(name=check.__name__, check=check, every_step=False)
     for check in (
-        rules_image.nowhere,
-        rules_image.unreadable,
-        rules_image.processor,
-        rules_image.other_libc,
+        rules_packages.nowhere,
+        rules_packages.unreadable,
+        rules_packages.processor,
+        rules_packages.other_libc,
         rules_device.no_cuda,
         rules_device.unfit_builds,
         rules_device.image_driver,
@@ -67,10 +67,10 @@ BUILTIN_RULES: Final[Sequence[Rule]] = tuple(
         rules_packages.other_python,
         rules_packages.not_installable,
         rules_packages.other_versions,
-        rules_image.launcher,
-        rules_image.little_shm,
-        rules_image.idle_accelerator,
-        rules_image.unpinned,
+        rules_packages.launcher,
+        rules_packages.little_shm,
+        rules_packages.idle_accelerator,
+        rules_packages.unpinned,
     )
 )
 """Stoker's own rules, in the order in which their findings are shown."""

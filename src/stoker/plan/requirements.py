@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from stoker.core.errors import SettingsError
 from stoker.core.packages import clauses
-from stoker.images.requirementlines import logical_lines, option_of, parsed, specifier_of, wheel_of
+from stoker.images.requirements import logical_lines, option_of, parsed, specifier_of, wheel_of
 
 Release = tuple[int, ...]
 

@@ -1,6 +1,6 @@
 """Shows a run in a notebook: a table that is drawn anew while the run goes on, and its report in a frame.
 
-What steps write appears as text below the table, as in a terminal. `report.views` chooses between the two.
+What steps write appears as text below the table, as in a terminal. `run.driver` chooses between the two.
 """
 
 from __future__ import annotations

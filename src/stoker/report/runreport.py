@@ -27,16 +27,15 @@ from stoker.core.secret import MASK, looks_secret
 from stoker.core.values import frozen
 from stoker.core.words import attempts_text, bounded, count_text, time_text, took_text
 from stoker.plan import plandoc
-from stoker.plan.settingtexts import given_settings
+from stoker.plan.plandoc import given_settings
 from stoker.report import stepparts
 from stoker.report.design import badge, document, folded, notice, section
-from stoker.report.graphs import GraphStep, graph
+from stoker.report.graphs import GraphStep, PhaseSpan, TimelineRow, graph, timeline
 from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, link, table
 from stoker.report.metricfigures import metrics_part
 from stoker.report.receiptfigures import receipt_part
 from stoker.report.stepparts import preview_part
 from stoker.report.stepreceipts import StepReceipt, newest_receipt, run_receipts
-from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
 from stoker.report.variantfigures import View, elements_part
 from stoker.store.previews import preview
 from stoker.store.store import Store

@@ -170,7 +170,7 @@ def output_words(output: Document) -> str:
 
 
 def setting_table(settings: Sequence[tuple[str, str, str]]) -> Html:
-    """Settings with their values and where each was given (`plan.settingtexts.given_settings`)."""
+    """Settings with their values and where each was given (`plan.plandoc.given_settings`)."""
     rows = [(element("code", None, name), element("code", None, value), origin) for name, value, origin in settings]
     return table(("setting", "value", "given in"), rows, caption="settings")
 

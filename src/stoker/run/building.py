@@ -180,7 +180,7 @@ class Builder:
         if puller is None or not puller.defines:
             return ""
         from stoker.images.build import PYTHON
-        from stoker.images.definition import definition
+        from stoker.images.dockerfile import definition
         from stoker.images.spec import spec_of
 
         return definition(spec_of(docker, root=Path(step.source.root or os.getcwd()), python=PYTHON))

@@ -46,7 +46,7 @@ from stoker.engine.inputs import StepBindings
 from stoker.engine.interrupts import interrupts, raised
 from stoker.engine.recorder import Recorder
 from stoker.engine.runner import RunLoop
-from stoker.plan import plandoc, secretchecks, source
+from stoker.plan import plandoc, source
 from stoker.plan.cachekey import InstalledEnvironment, remember_code
 from stoker.plan.digest import FunctionCode, read_function_code
 from stoker.plan.layers import resolve_pipeline
@@ -56,6 +56,7 @@ from stoker.plan.planner import (
     check_names,
     growth_findings,
     lookup_findings,
+    parameter_findings,
     placement_findings,
     refuse,
     replan,
@@ -64,8 +65,7 @@ from stoker.plan.planner import (
 from stoker.plan.planner import plan as plan_graph
 from stoker.report.streams import flush_or_drop
 from stoker.report.terminal import Terminal
-from stoker.report.views import view_of
-from stoker.run import detaching, reuse, snapshot
+from stoker.run import detaching, reuse
 from stoker.run.detaching import Detachment, Start
 from stoker.run.program import Program, ProgramStart, program_of
 from stoker.run.session import Session
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from stoker.client import Client, Run
     from stoker.run.building import Builder
     from stoker.store.logcopies import LogSender
-
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _EPOCH: Final = 1_735_689_600
@@ -129,7 +128,7 @@ def _plan_program(
     plan = attrs.evolve(program.complete_plan(plan), program=program.document())
     if plan.steps:
         check_names(overrides, plan.steps)
-    parameters = secretchecks.parameter_findings(plan.parameters, plan.where)
+    parameters = parameter_findings(plan.parameters, plan.where)
     lookups = list(lookup_findings(plan.steps))
     if program.dynamic and not plan.steps:
         lookups += planner.body_findings(program.function, plan.pipeline, plan.where)
@@ -189,7 +188,7 @@ def run_bound(
     plan = attrs.evolve(plan, hooks=planner.hooks(program.hooks, plan.where), request=words, origin=origin)
     if not plan.dynamic:
         plan = attrs.evolve(plan, parameters=planner.kept_parameters(values))
-    plan = attrs.evolve(plan, files=snapshot.take(session.store.records))
+    plan = attrs.evolve(plan, files=reuse.take(session.store.records))
     observer = view_of(verbose=not request.quiet)
     builder = session.builder(settings, observer.message)
     if builder is not None:
@@ -351,7 +350,7 @@ def _drive(
 
 def _driven_by_another(store: Store, row: RunRow) -> UsageError:
     """The refusal of a run that another driver has: which one, since when, and how far it is."""
-    from stoker.client.times import local_time
+    from stoker.store.rows import local_time
 
     driver = row.driver
     counts = store.records.counts(row.id, parent="")
@@ -673,3 +672,21 @@ def client_of(store: Store) -> Client:
     from stoker.client import Client
 
     return Client(store=store, trust=True)  # the run's own store, to which it writes
+
+
+def view_of(*, verbose: bool) -> Terminal:
+    """The view of a run that this process drives: a table in a notebook, else the terminal's."""
+    if not verbose or not in_notebook():
+        return Terminal(verbose=verbose)
+    from stoker.report.notebook import NotebookView  # only where a notebook shows it
+
+    return NotebookView()
+
+
+def in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this process, which VS Code and Colab use, too."""
+    loaded = sys.modules.get("IPython")
+    if loaded is None:
+        return False
+    shell = loaded.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config

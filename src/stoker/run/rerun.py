@@ -1,6 +1,6 @@
 """A run that repeats another one: a new run with the other's parameters and settings, changed as asked.
 
-The other run stays what it is. Its code is the code as it is now, or as it was (`run.snapshot`).
+The other run stays what it is. Its code is the code as it is now, or as it was (`run.reuse`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.core.errors import NotFound, UsageError
 from stoker.core.plan import Plan, RunOrigin
 from stoker.core.request import RunRequest
 from stoker.plan import plandoc
-from stoker.run import snapshot
+from stoker.run import reuse
 from stoker.run.driver import client_of, run_bound
 from stoker.run.program import Program, program_of
 from stoker.run.session import Session
@@ -72,7 +72,7 @@ def program_in(earlier: EarlierRun) -> Program:
 
 def with_original_code(earlier: EarlierRun, store: Store) -> EarlierRun:
     """The run with its plan's functions in a folder that has the code as it was; this process imports it from there."""
-    return attrs.evolve(earlier, plan=snapshot.restore(earlier.plan, store, run=earlier.row.id))
+    return attrs.evolve(earlier, plan=reuse.restore(earlier.plan, store, run=earlier.row.id))
 
 
 def rerun(earlier: EarlierRun, program: Program, request: RunRequest, *, start: str = "", reuse: bool = False) -> Run:

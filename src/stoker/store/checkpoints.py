@@ -1,7 +1,7 @@
 """Folders for the checkpoints of steps: one for each step of a run, until the run is deleted.
 
 A step whose nodes do not see the folder has one of the same name on its node; what is copied from there lies in the
-artifact store (`store.snapshots`), and goes with the run's folder.
+artifact store (`worker.checkpointer`), and goes with the run's folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of a store as values, and their conversion to tuples of columns and back.
+"""The rows of a store as values, and their conversion to tuples of columns and back; times as `datetime` and text.
 
 A row's attributes are its table's columns, in order. Knows no SQL and opens nothing.
 """
@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import typing
+from datetime import datetime, timezone
 from operator import attrgetter
 from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar, get_args
 
@@ -497,3 +498,23 @@ _READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
 
 RECEIPT_COLUMNS: Final = ("run_id", "key", "number", "verdict", "receipt", "tracks")
 METRIC_COLUMNS: Final = ("run_id", "key", "number", "piece", "data")
+
+
+def local_time(seconds: float) -> datetime:
+    """Seconds since the epoch as a time in the local zone."""
+    return datetime.fromtimestamp(seconds, timezone.utc).astimezone()
+
+
+def optional_time(seconds: float | None) -> datetime | None:
+    """The same for a time that may be None."""
+    return None if seconds is None else local_time(seconds)
+
+
+def iso_text(time: datetime | None) -> str | None:
+    """A time as ISO 8601 with its zone, to the millisecond."""
+    return None if time is None else time.isoformat(timespec="milliseconds")
+
+
+def seconds_between(start: float | None, end: float | None) -> float | None:
+    """Seconds from start to end; None if one of them is unknown."""
+    return None if start is None or end is None else max(0.0, end - start)

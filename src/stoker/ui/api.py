@@ -18,9 +18,9 @@ from stoker.core.words import count_text
 from stoker.report import machine
 from stoker.report.runreport import plan_of
 from stoker.report.variantfigures import MOST
-from stoker.ui import actions, compare, pages, runlist, runview, stepview, streams
+from stoker.ui import actions, compare, pages, runview, streams
 from stoker.ui.artifacts import lineage_of, output_of
-from stoker.ui.runlist import RunQuery
+from stoker.ui.runview import RunQuery
 
 PREFIX: Final = "/api/v1"
 _VERSION: Final = "1"
@@ -63,8 +63,8 @@ ATTEMPT: Final = Parameter(name="attempt", what="an attempt's number; the newest
 def runs(request: Request) -> Any:
     """Runs, newest first."""
     there = pages.state_of(request)
-    size = min(_MOST, pages.number_of(request.query_params.get("limit")) or runlist.PAGE)
-    found = runlist.run_page(there.client, RunQuery.parse(request.query_params), size=size)
+    size = min(_MOST, pages.number_of(request.query_params.get("limit")) or runview.PAGE)
+    found = runview.run_page(there.client, RunQuery.parse(request.query_params), size=size)
     return {
         "runs": [run.as_dict(steps=False) for run in found.runs],
         "next": found.runs[-1].id if found.more else None,
@@ -84,11 +84,11 @@ def step(request: Request) -> Any:
     """A step with its attempts, outputs and settings."""
     there, shown = pages.state_of(request), pages.run_of(request)
     one = pages.step_of(request, shown)
-    planned = stepview.plan_step(plan_of(there.store, shown), one)
-    reason, unknown = stepview.reason_of(one)
+    planned = runview.plan_step(plan_of(there.store, shown), one)
+    reason, unknown = runview.reason_of(one)
     return {
         **one.as_dict(),
-        "settings": [dict(zip(("setting", "value", "origin"), row)) for row in stepview.settings_of(planned)],
+        "settings": [dict(zip(("setting", "value", "origin"), row)) for row in runview.settings_of(planned)],
         "why": reason.as_dict() if reason is not None else {"unknown": unknown},
     }
 
@@ -96,7 +96,7 @@ def step(request: Request) -> Any:
 def rendered(request: Request) -> Any:
     """What a step's platform is sent."""
     there, shown = pages.state_of(request), pages.run_of(request)
-    return to_json(stepview.request_of(plan_of(there.store, shown), pages.step_of(request, shown)))
+    return to_json(runview.request_of(plan_of(there.store, shown), pages.step_of(request, shown)))
 
 
 def log(request: Request) -> Any:
@@ -247,7 +247,7 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         parameters=(
             Parameter(name="text", what="part of an id, of a pipeline's name or of a tag"),
             Parameter(name="pipeline", what="a pipeline's name"),
-            Parameter(name="status", what=f"one of {', '.join(runlist.STATUSES)}"),
+            Parameter(name="status", what=f"one of {', '.join(runview.STATUSES)}"),
             Parameter(name="tag", what="a tag"),
             Parameter(name="stack", what="a stack's name"),
             Parameter(name="since", what="how long ago at most, such as 2h"),

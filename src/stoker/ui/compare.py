@@ -15,7 +15,7 @@ from stoker.client.variants import Choice, Variant, chosen_variants
 from stoker.core.errors import UsageError
 from stoker.core.plan import Plan
 from stoker.core.words import number_text, time_text
-from stoker.plan.settingtexts import given_settings
+from stoker.plan.plandoc import given_settings
 from stoker.report.markup import Html, element, joined
 from stoker.report.metricfigures import comparison
 from stoker.report.runreport import plan_of

@@ -23,11 +23,11 @@ from stoker.report.runreport import plan_of
 from stoker.report.top import devices_text
 from stoker.report.variantfigures import MOST
 from stoker.ui import access as rules
-from stoker.ui import actions, artifacts, compare, rendering, runlist, runview, stepview, streams
+from stoker.ui import actions, artifacts, compare, rendering, runview, streams
 from stoker.ui.artifacts import artifact_of, lineage_of, output_of
 from stoker.ui.compare import variant_values
 from stoker.ui.rendering import State, in_place, is_part, live, page, part, url
-from stoker.ui.runlist import RunQuery
+from stoker.ui.runview import RunQuery
 from stoker.ui.streams import TooManyFollow
 
 FRAME_POLICY = (
@@ -75,9 +75,9 @@ def runs(request: Request) -> Response:
     query = RunQuery.parse(request.query_params)
     problem = ""
     try:
-        found = runlist.run_page(there.client, query)
+        found = runview.run_page(there.client, query)
     except (UsageError, NotFound) as error:
-        problem, found = str(error), runlist.RunPage(runs=(), more=False)
+        problem, found = str(error), runview.RunPage(runs=(), more=False)
     failed = [run.id for run in found.runs if run.status == "failed"]
     causes = there.store.records.first_failures(failed)
     rows = [_run_row(run, causes.get(run.id)) for run in found.runs]
@@ -106,7 +106,7 @@ def runs(request: Request) -> Response:
         state="running" if counts["running"] else "",
         section=section,
         query=query,
-        statuses=runlist.STATUSES,
+        statuses=runview.STATUSES,
         pipelines=sorted({run.pipeline for run in found.runs}),
         stacks=sorted({run.stack for run in found.runs if run.stack}),
         tags=sorted({tag for run in found.runs for tag in run.tags}),
@@ -170,7 +170,7 @@ def _run_values(there: State, shown: Run) -> dict[str, Any]:
         "queue": time_text(shown.queue_seconds) if shown.queue_seconds >= 1.0 else "",
         "hours": runview.device_hours(store, shown),
         "cost": runview.cost(store, shown, plan),
-        "good": runlist.last_good(there.client, shown) if shown.status != "running" else None,
+        "good": runview.last_good(there.client, shown) if shown.status != "running" else None,
         "lines": listed,
         "failures": failures,
         "more_failures": more,
@@ -201,8 +201,8 @@ def step(request: Request) -> Response:
         return part(request, "step_part.html", title=title, **values)
     section, _ = live(request, "step_part.html", **values)
     plan = plan_of(there.store, shown)
-    planned = stepview.plan_step(plan, one)
-    reason, unknown = stepview.reason_of(one)
+    planned = runview.plan_step(plan, one)
+    reason, unknown = runview.reason_of(one)
     return page(
         request,
         "step.html",
@@ -212,15 +212,15 @@ def step(request: Request) -> Response:
         step=one,
         section=section,
         log=None if one.count is not None else _log_values(there, one, request, attempt),
-        card=url(f"/runs/{shown.id}/card", key=one.key) if stepview.card_of(there.store, one) else "",
+        card=url(f"/runs/{shown.id}/card", key=one.key) if runview.card_of(there.store, one) else "",
         outputs=[_output_values(shown, one, name) for name in one.outputs],
-        settings=stepview.settings_of(planned),
+        settings=runview.settings_of(planned),
         planned=planned,
         reason=reason,
         diffs=[compare.diff_of(change.diff.splitlines()) for change in reason.changes] if reason is not None else [],
         unknown=unknown,
         inputs=one.inputs,
-        sources=stepview.source_rows(planned, one, shown),
+        sources=runview.source_rows(planned, one, shown),
         request_address=url(f"/runs/{shown.id}/request", key=one.key),
         variants=variants,
         variants_section=live(request, "variants_part.html", **variants)[0] if variants else "",
@@ -262,8 +262,8 @@ def request_page(request: Request) -> Response:
     """What the step's platform is sent, for the page of the step; as a page of its own without scripts."""
     there, shown = state_of(request), run_of(request)
     one = step_of(request, shown)
-    rendered = stepview.request_of(plan_of(there.store, shown), one)
-    values: dict[str, Any] = {"rendered": rendered, "document": stepview.request_text(rendered)}
+    rendered = runview.request_of(plan_of(there.store, shown), one)
+    values: dict[str, Any] = {"rendered": rendered, "document": runview.request_text(rendered)}
     if "hx-request" in request.headers:
         return HTMLResponse(rendering.environment().get_template("request_part.html").render(**values))
     title = f"request of {one.key} · {shown.pipeline} {shown.id} · Stoker"
@@ -274,7 +274,7 @@ def card_frame(request: Request) -> Response:
     """What a step's author put on its card, for a frame in which it can do nothing to this server's pages."""
     there, shown = state_of(request), run_of(request)
     one = step_of(request, shown)
-    found = stepview.card_of(there.store, one)
+    found = runview.card_of(there.store, one)
     if not found:
         raise NotFound(f"step '{one.key}' has no card", fix="`@card` and `current.card.append` make one")
     text = cards.card_page(found, title=f"card of {one.key}", state=one.status)
@@ -300,9 +300,9 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
         "placement": placement,
         "failures": list(runview.failure_of(one)),
         "waits": runview.waits_of(shown, placements).get(one.key, "") if state == "pending" else "",
-        "attempts": stepview.attempt_rows(one),
-        "attempt_heads": stepview.ATTEMPT_HEADS,
-        "receipt": stepview.receipt_part(there.store, one, attempt) if one.count is None else "",
+        "attempts": runview.attempt_rows(one),
+        "attempt_heads": runview.ATTEMPT_HEADS,
+        "receipt": runview.receipt_part(there.store, one, attempt) if one.count is None else "",
         "metrics": metrics_part(one.metrics),
     }
 
@@ -464,13 +464,13 @@ def comparison(request: Request) -> Response:
     there = state_of(request)
     ids = [id for id in request.query_params.getlist("run") if id]
     if len(ids) == 1:
-        good = runlist.last_good(there.client, there.client.run(ids[0]))
+        good = runview.last_good(there.client, there.client.run(ids[0]))
         if good is not None:
             return RedirectResponse(url("/compare") + f"?run={quote(good.id)}&run={quote(ids[0])}", status_code=303)
     if 2 < len(ids) <= MOST:
         return _many_runs(request, [there.client.run(id) for id in dict.fromkeys(ids)])
     if len(ids) != 2:
-        runs_there = there.client.runs(limit=runlist.PAGE)
+        runs_there = there.client.runs(limit=runview.PAGE)
         return page(
             request,
             "choose.html",

@@ -1,37 +1,49 @@
-"""What the page of a run shows: its steps, their graph and times, what failed and why, what it made."""
+"""What the pages of runs show. The list: what an address asks for. A run: its steps, their graph and times, what failed
+and why, what it made. A step: its attempts, lines, metrics, accelerators, results, settings, and why it ran."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
 from datetime import datetime
-from typing import Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.client import Run, Step
+from stoker.client import Client, Run, Step
 from stoker.client.attempts import Failure
 from stoker.client.document import Placements, element_counts, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
+from stoker.client.liveness import SHOWN_STATUSES
 from stoker.client.metrics import Metrics
 from stoker.client.placements import Placement
 from stoker.client.variants import element_variants
+from stoker.client.why import StepReason
 from stoker.core import receipt as receipt_words
-from stoker.core.plan import Plan, reporter_of, source_keys
+from stoker.core.errors import NotFound, StokerError
+from stoker.core.plan import Plan, StepPlan, reporter_of, source_keys, source_outputs, without_secrets
 from stoker.core.receipt import Receipt
+from stoker.core.status import STEP_DONE
+from stoker.core.values import frozen
 from stoker.core.words import EXPECTED_START, memory_text, number_text, time_text
+from stoker.plan.plandoc import given_settings
 from stoker.report import machine
-from stoker.report.graphs import GraphStep, graph
+from stoker.report.cards import components
+from stoker.report.design import badge
+from stoker.report.graphs import GraphStep, PhaseSpan, TimelineRow, graph, timeline
 from stoker.report.live import pending_texts
-from stoker.report.markup import Html
-from stoker.report.runreport import phases
-from stoker.report.stepreceipts import run_receipts
+from stoker.report.markup import NOTHING, Content, Html
+from stoker.report.runreport import accelerator_part, phases
+from stoker.report.stepreceipts import StepReceipt, attempt_receipt, newest_receipt, run_receipts
 from stoker.report.svg import spark
-from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
 from stoker.report.variantfigures import View, variant_charts
 from stoker.store.store import Store
 from stoker.ui.rendering import url
+
+if TYPE_CHECKING:
+    from stoker.run.rendering import RenderedStep
 
 UNKNOWN: Final = "unknown"
 _HOUR: Final = 3600.0
@@ -346,3 +358,174 @@ def output_rows(run: Run) -> list[tuple[str, str, str, str, str, str]]:
                 )
             )
     return rows
+
+
+PAGE: Final = 50
+"""Runs of a page."""
+STATUSES: Final = SHOWN_STATUSES
+
+
+@frozen(kw_only=True)
+class RunQuery:
+    """What is looked for; an empty field looks for anything."""
+
+    text: str = ""
+    pipeline: str = ""
+    status: str = ""
+    tag: str = ""
+    stack: str = ""
+    since: str = ""
+    before: str = ""
+    """The id of a run: only older ones."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> RunQuery:
+        """What an address asks for; names that it does not know are another page's."""
+        names = [field.name for field in attrs.fields(cls)]
+        return cls(**{name: values[name].strip() for name in names if name in values})
+
+    def as_dict(self) -> dict[str, str]:
+        """The fields that are not empty, for an address."""
+        return {name: value for name, value in attrs.asdict(self).items() if value}
+
+    @property
+    def filters(self) -> bool:
+        """Whether it leaves runs out."""
+        return any(value for name, value in self.as_dict().items() if name != "before")
+
+
+@frozen(kw_only=True)
+class RunPage:
+    """Some runs, newest first."""
+
+    runs: tuple[Run, ...]
+    more: bool
+    """Whether there are older ones."""
+
+
+def run_page(client: Client, query: RunQuery, *, size: int = PAGE) -> RunPage:
+    """The newest runs that a query finds. `UsageError` for a status or a time that is none."""
+    before: Run | None = None
+    if query.before:
+        try:
+            before = client.run(query.before)
+        except NotFound as error:
+            message = f"the run {query.before}, from which this page goes on, was removed"
+            raise NotFound(message, fix="begin with the newest runs") from error
+    runs = client.runs(
+        query.pipeline or None,
+        status=query.status or None,
+        tag=query.tag or None,
+        stack=query.stack or None,
+        text=query.text or None,
+        since=query.since or None,
+        limit=size + 1,
+        before=before,
+    )
+    return RunPage(runs=tuple(runs[:size]), more=len(runs) > size)
+
+
+def last_good(client: Client, run: Run) -> Run | None:
+    """The newest earlier run of the same pipeline that succeeded, or the newest at all; None without one."""
+    earlier = client.runs(run.pipeline, status="succeeded", limit=1, before=run)
+    found = earlier or client.runs(run.pipeline, status="succeeded", limit=2)
+    return next((one for one in found if one.id != run.id), None)
+
+
+_SOURCES: Final = 20
+"""Outputs of which an input is made that are listed."""
+
+
+def attempt_rows(step: Step) -> list[tuple[Content, ...]]:
+    """The attempts that ended, as rows of a table."""
+    rows: list[tuple[Content, ...]] = []
+    for attempt in step.attempts:
+        failure = attempt.failure
+        usage = attempt.usage
+        rows.append(
+            (
+                str(attempt.number),
+                badge(attempt.status),
+                attempt.started.strftime("%Y-%m-%d %H:%M:%S") if attempt.started is not None else "",
+                time_text(attempt.seconds) if attempt.seconds is not None else "",
+                time_text(usage.cpu) if usage.cpu is not None else "",
+                memory_text(usage.peak_memory) if usage.peak_memory else "",
+                attempt.backend,
+                ", ".join(map(str, attempt.changes)),
+                str(failure) if failure is not None else "",
+            )
+        )
+    return rows
+
+
+ATTEMPT_HEADS: Final = ("attempt", "status", "began", "took", "cpu", "peak memory", "on", "changed", "cause")
+
+
+def receipt_part(store: Store, step: Step, attempt: int | None) -> Html:
+    """What an attempt, by default the newest, did with its accelerators; empty for a step that asked for none."""
+    found: StepReceipt | None
+    found = newest_receipt(store, step) if attempt is None else attempt_receipt(store, step, attempt)
+    return accelerator_part(found, step) if found is not None else NOTHING
+
+
+def card_of(store: Store, step: Step) -> Sequence[Mapping[str, Any]]:
+    """The components that the step's author put on its card; none where they cannot be read without running code."""
+    if step.count is not None:
+        return ()
+    try:
+        return components(store, step.run_id, step.key)
+    except StokerError as error:
+        log.debug("the card of %s is not shown: %s", step.key, error)
+        return ()
+
+
+def plan_step(plan: Plan | None, step: Step) -> StepPlan | None:
+    """What the plan says of a step, or of the fan-out that it is an element of."""
+    keys = (step.key, step.parent or step.key, step.name)
+    steps = plan.steps if plan is not None else ()
+    return next((one for key in keys for one in steps if one.key == key), None)
+
+
+def request_of(plan: Plan | None, step: Step) -> RenderedStep:
+    """What a step's platform is sent. `NotFound` for a step of which the plan knows nothing."""
+    from stoker.run.rendering import render_step  # imports everything that images need
+
+    plan = plan and without_secrets(plan)
+    planned = plan_step(plan, step)
+    if plan is None or planned is None:
+        raise NotFound(f"the plan of run {step.run_id} does not have step '{step.key}'", fix="look at its settings")
+    return render_step(plan, planned, run=step.run_id, element=step.key if step.parent else "")
+
+
+def request_text(rendered: RenderedStep) -> str:
+    """A request as text: the script that a person can paste, else its document."""
+    return rendered.script.strip() or json.dumps(rendered.request, indent=2, ensure_ascii=False, default=str)
+
+
+def settings_of(planned: StepPlan | None) -> list[tuple[str, str, str]]:
+    """(setting, value, where it comes from) of the settings that somebody gave."""
+    return given_settings(planned) if planned is not None else []
+
+
+def source_rows(planned: StepPlan | None, step: Step, run: Run) -> list[tuple[str, list[tuple[str, str]], str]]:
+    """(input, the outputs that it is made of with their pages, digest) of a step, the first outputs of many."""
+    rows = []
+    for name, digest in step.inputs.items():
+        tree = planned.inputs.get(name, {}) if planned is not None else {}
+        origins = []
+        for key, output in source_outputs(tree)[:_SOURCES]:
+            about = {"key": key, "name": output}
+            page = "artifact" if key in run.steps and output in run.steps[key].outputs else "step"
+            origins.append((f"{key}.{output}", url(f"/runs/{run.id}/{page}", about)))
+        rows.append((name, origins, str(digest)))
+    return rows
+
+
+def reason_of(step: Step) -> tuple[StepReason | None, str]:
+    """Why a step ran or was cached; else why that is not known."""
+    if step.status not in STEP_DONE:
+        return None, "It is not over yet."
+    try:
+        return step.why(), ""
+    except StokerError as error:
+        return None, error.message

@@ -4,9 +4,10 @@ and writes the result.
     python -m stoker.worker.boot SPEC
 
 SPEC is a file, or a URI that fsspec knows, with the `core.orders.BootSpec` that the sender wrote. A lease in
-it that names no devices is filled in with those that the platform gave (`worker.granted`). The job's time is nearly
-over when the platform sends SIGUSR1, or the file `warned` appears beside SPEC: the step sees that it should stop
-(`worker.notice`).
+it that names no devices (`backends.base.leasing`) is filled in with those that are visible here: Slurm, Ray, a device
+plugin or a container's runtime choose them, and state them by variables such as CUDA_VISIBLE_DEVICES, or hide all
+others. The job's time is nearly over when the platform sends SIGUSR1, or the file `warned` appears beside SPEC: the
+step sees that it should stop (`worker.notice`).
 
 `result.json` is written beside SPEC, in one piece, when the job is over: a `core.protocol.StepResult`, the worker's
 own, or one with `exited` where the worker died. Further nodes of a gang write `result-1.json`, and so on, so that all
@@ -34,7 +35,9 @@ import attrs
 
 from stoker.core import wire
 from stoker.core.codec import from_json, parse_json, to_json
+from stoker.core.devices import Inventory, Lease
 from stoker.core.errors import SettingsError, StokerError
+from stoker.core.findings import errors
 from stoker.core.orders import BootSpec
 from stoker.core.plan import LogLine
 from stoker.core.protocol import (
@@ -42,6 +45,7 @@ from stoker.core.protocol import (
     DIED,
     MARK,
     METRICS,
+    NODE_ID,
     RESULT,
     SECRET_VALUES,
     FunctionSource,
@@ -52,13 +56,17 @@ from stoker.core.protocol import (
     WorkerExit,
     WorkerJob,
 )
-from stoker.core.status import CAUSES, INPUT_ERROR
+from stoker.core.status import CAUSES, INPUT_ERROR, NO_GPU
+from stoker.devices.probe import probe, visible
+from stoker.devices.simulate import parse_simulation
 from stoker.store import notes
+from stoker.vendors.registry import environment_of, visibility_variables
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import cluster, forkserver
 from stoker.worker.codecopy import MASK, PREFIX, CodeCopy, remove, unpack_code
 from stoker.worker.copies import Copies, with_address
 from stoker.worker.forked import ServerHandle, WorkerHandle
+from stoker.worker.gate import GateError
 from stoker.worker.kernel import OomKills
 from stoker.worker.metricfiles import MetricFiles
 from stoker.worker.notice import make_limit_file, write_warning
@@ -252,9 +260,8 @@ def _result(spec: BootSpec, ready: Ready, *, merged: bool) -> StepResult:
 
 
 def _machine() -> str:
-    from stoker.worker import granted  # only for steps with devices
 
-    return granted.machine()
+    return machine()
 
 
 def _fill_in_devices(spec: BootSpec) -> WorkerJob:
@@ -265,10 +272,9 @@ def _fill_in_devices(spec: BootSpec) -> WorkerJob:
         return job
     if lease.devices is not None:
         return job
-    from stoker.worker import granted
 
     samples = of_node(lease.samples, node_of(spec))
-    lease = granted.fill_lease(attrs.evolve(lease, samples=samples), spec.simulate)
+    lease = fill_lease(attrs.evolve(lease, samples=samples), spec.simulate)
     _emit(WorkerEvent(kind="lease", job=job.job, lease=lease))
     return attrs.evolve(job, accelerators=lease)
 
@@ -276,7 +282,7 @@ def _fill_in_devices(spec: BootSpec) -> WorkerJob:
 def _with_secrets(job: WorkerJob) -> WorkerJob:
     """The job with the secrets that a container has in a file of its own, or that were sealed."""
     if job.sealed is not None:
-        from stoker.worker.sealed import unseal
+        from stoker.worker.secrets import unseal
 
         return attrs.evolve(job, secrets=unseal(job.sealed), sealed=None)
     with contextlib.suppress(FileNotFoundError), open(SECRET_VALUES, encoding="utf-8") as file:
@@ -592,6 +598,68 @@ def _code(result: StepResult) -> int:
     if result.exited.signal:
         return 128 + result.exited.signal
     return result.exited.code or 1
+
+
+def fill_lease(lease: Lease, simulate: str) -> Lease:
+    """The lease with the devices that this process may use; the environment shows them to it and to its steps.
+
+    With `simulate` they are those of the machine that it describes. Fewer than the step asked for are a `GateError`, or
+    under the policy "prefer" the lease's fallback.
+    """
+    inventory = _inventory(simulate)
+    devices = inventory.devices
+    fallback = ""
+    if len(devices) < lease.count:
+        fallback = _too_few(inventory, lease.count)
+        if lease.policy != "prefer":
+            raise GateError(f"{fallback} (asked for: {lease.asked})", cause=NO_GPU, fix=_fix(inventory))
+        devices = ()
+    os.environ.update(environment_of(devices))
+    return attrs.evolve(
+        lease,
+        ticket="",
+        devices=devices,
+        fallback=fallback,
+        driver=inventory.driver,
+        cuda=inventory.cuda,
+        simulated=inventory.simulated,
+        host=_host(),
+        node=os.environ.get(NODE_ID, ""),
+        started=time.time(),
+    )
+
+
+def machine() -> str:
+    """What the platform calls this machine."""
+    return os.environ.get(NODE_ID) or _host()
+
+
+def _host() -> str:
+    """Slurm's name for this node (https://slurm.schedmd.com/sbatch.html#OPT_SLURMD_NODENAME), else its host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def _inventory(simulate: str) -> Inventory:
+    if not simulate.strip():
+        return probe()
+    whole = parse_simulation(simulate, node=machine())
+    devices, _ = visible(whole.devices, os.environ)
+    return Inventory(devices=devices, driver=whole.driver, cuda=whole.cuda, simulated=True)
+
+
+def _too_few(inventory: Inventory, count: int) -> str:
+    variables = [f"{name}={os.environ[name]!r}" for name in sorted(visibility_variables()) if name in os.environ]
+    source = (
+        f"; the platform set {', '.join(variables)}" if variables else ", and the platform set no variable for them"
+    )
+    return f"{socket.gethostname()} shows {len(inventory.devices)} of {count} devices{source}"
+
+
+def _fix(inventory: Inventory) -> str:
+    broken = errors(inventory.findings)
+    if broken:
+        return f"{broken[0].what} ({broken[0].code}): {broken[0].fix}"
+    return "run `stoker devices` there; where the platform's nodes have no devices of their own, --simulate pretends"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import attrs
 from stoker.core import values, wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerExit
-from stoker.worker import modules, preloading, processes, serving, survivors, treememory
+from stoker.worker import imports, modules, processes, serving, survivors, treememory
 from stoker.worker.containment import V1_COUNTER, Containment
 from stoker.worker.kernel import kills_in, text_of
 from stoker.worker.notice import Notice
@@ -123,7 +123,7 @@ class ForkServer:
         for name in hello.gone:
             os.environ.pop(name, None)
         self._places = hello
-        preloading.load(hello.preload)
+        imports.load(hello.preload)
         for source in hello.sources:
             try:
                 modules.module_of(source)
@@ -134,7 +134,7 @@ class ForkServer:
 
     def _fork(self, order: ServerFork, descriptors: list[int]) -> None:
         worker = order.worker
-        if loaded := preloading.load(order.preload):
+        if loaded := imports.load(order.preload):
             self._preloaded.update(loaded)
             _freeze()
         notice = Notice()
@@ -216,7 +216,7 @@ class ForkServer:
                 self._places,
                 notice=notice,
                 peak=self._memory.page(order.worker),
-                imports=preloading.ImportWatch(self._preloaded) if order.once else None,
+                imports=imports.ImportWatch(self._preloaded) if order.once else None,
                 libc=self._libc,
             )
             code = 0

@@ -47,7 +47,7 @@ from stoker.core.orders import (
     whole,
 )
 from stoker.core.protocol import RESULT, StepResult
-from stoker.worker import boot, preloading, processes
+from stoker.worker import boot, imports, processes
 from stoker.worker.ahead import SIGNALS, JobProgram, NextProgram, rehearse
 
 SOON: Final = 0.004
@@ -60,7 +60,7 @@ and the file server is asked fifty times before the pause is the longest."""
 REMAINS_PATIENCE: Final = 5.0
 """Seconds for a job's remaining processes to die of SIGKILL."""
 _TURN: Final = 0.01
-LATE_IMPORTS: Final = ("stoker.images.context", "stoker.worker.granted", "stoker.worker.worker")
+LATE_IMPORTS: Final = ("stoker.images.context", "stoker.worker.boot", "stoker.worker.worker")
 """What boot imports when a job needs it."""
 
 
@@ -259,7 +259,7 @@ class PoolWorker:
         self._empty()
         self._note(over=self._running.number, code=ended)
         order, self._running, self._last_work = self._running, None, time.monotonic()
-        if preloading.load(_imports(order.spec)):
+        if imports.load(_imports(order.spec)):
             _freeze()
 
     def _empty(self) -> None:
@@ -348,7 +348,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     for module in LATE_IMPORTS:
         importlib.import_module(module)
-    preloading.load(spec.preload)
+    imports.load(spec.preload)
     _freeze()
     os.makedirs(os.path.join(folder, CLAIMS), exist_ok=True)
     PoolWorker(folder, name, spec).run()

@@ -21,8 +21,8 @@ from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import FunctionSource, ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.store.blobs import Blobs
+from stoker.worker.imports import ImportWatch
 from stoker.worker.notice import Notice
-from stoker.worker.preloading import ImportWatch
 from stoker.worker.processes import children
 from stoker.worker.treememory import AttemptMemory, SharedPeak, own_size
 from stoker.worker.worker import Worker, prepare

@@ -278,7 +278,7 @@ def samples_path(scratch: str, job: str, node: int = 0) -> str:
 def requested_lease(job: Job, *, samples: str) -> Lease:
     """The lease without devices: what follows from the step alone.
 
-    Where a platform allocates the devices, the worker fills them in (`worker.granted`).
+    Where a platform allocates the devices, the worker fills them in (`worker.boot`).
     """
     from stoker.core.devices import Lease  # only for steps with devices
 

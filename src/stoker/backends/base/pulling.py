@@ -35,7 +35,7 @@ class Puller:
     account: Callable[[ImageReference], Credentials | None] | None = None
     """Finds the login with which it asks an image's registry; None where that cannot be seen from here."""
     defines: bool = False
-    """Whether it builds images itself, of a definition (`images.definition`), where the stack has no registry."""
+    """Whether it builds images itself, of a definition (`images.dockerfile`), where the stack has no registry."""
     unseen: str = ""
     """Why its login cannot be seen from here; empty where it can."""
 

@@ -11,7 +11,7 @@ import os
 from typing import Final
 
 from stoker.core.plan import Job
-from stoker.worker.preloading import FORKABLE, tuning
+from stoker.worker.imports import FORKABLE, tuning
 
 _MOST: Final = 1_000
 """Steps that are kept, those used last."""

@@ -35,7 +35,7 @@ from stoker.core.protocol import SealedSecrets, StepResult
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 from stoker.store import notes
 from stoker.store.filesystems import url_to_fs
-from stoker.worker.sealed import seal
+from stoker.worker.secrets import seal
 
 ASK: Final = (1.0, 2.0, 5.0, 10.0)
 """Seconds between two questions for the states of all Ray jobs, longer while they run: what happens in a job is told by

@@ -25,7 +25,7 @@ from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import duration_text, size_text, value_or
-from stoker.images.definition import undefinable
+from stoker.images.dockerfile import undefinable
 from stoker.vendors.table import NO_DEVICES
 
 WHOLE_CPUS: Final = "STK150"

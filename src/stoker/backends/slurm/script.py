@@ -34,7 +34,7 @@ from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import RESULT
 from stoker.core.resources import ResourceSettings
 from stoker.core.words import dashed_name
-from stoker.images.definition import is_definition
+from stoker.images.dockerfile import is_definition
 from stoker.vendors.registry import USUAL, VENDORS
 
 SCRIPT: Final = "script.sh"

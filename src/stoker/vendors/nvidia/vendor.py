@@ -178,9 +178,9 @@ def _per_chip(accelerator: Accelerator) -> int:
 
 def health(devices: Sequence[Device]) -> HealthReport:
     """The errors that NVML has counted of GPUs."""
-    from stoker.vendors.nvidia import health
+    from stoker.vendors.nvidia import gate
 
-    return health.health(devices)
+    return gate.health(devices)
 
 
 VENDOR: Final = Vendor(
