@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 611,  # Metaflow's exceptions and its client: namespaces, tags, lineage, metadata, dump
     "lines of code": 102_360,  # the same
-    "lines of tests": 112_500,
+    "lines of tests": 111_300,
     "longest file": 1_045,
     "untyped mappings": 1_830,
 }
