@@ -406,7 +406,7 @@ class Api:
 
     async def _log(self, request: Request) -> web.StreamResponse:
         pod = self._existing(request)
-        wanted = LogRequest.of(request.http.query)
+        wanted = LogRequest.of(request.name, request.http.query, self.world.clock)
         book = self.kubelet.log(pod, wanted)
         if book is None:
             return web.Response(status=204)

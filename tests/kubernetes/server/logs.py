@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 from attrs import define, field, frozen
-from tests.kubernetes.server.failures import Refused, bad_request
+from tests.kubernetes.server.failures import Cause, Refused, bad_request, invalid
 from tests.kubernetes.server.objects import Clock, nano_stamp, seconds_of
 
 
@@ -51,6 +51,7 @@ class LogBook:
     async def stream(self, wanted: LogRequest) -> AsyncIterator[bytes]:
         """The lines that a request asks for, and with `follow` all that come until the container has ended."""
         position = wanted.first(self)
+        left = wanted.limit_bytes
         news = asyncio.Event()
         self._news.add(news)
         try:
@@ -59,9 +60,15 @@ class LogBook:
                 lines = self.lines[position:]
                 position += len(lines)
                 data = b"".join(wanted.shown(stamp, line) for stamp, line in lines)
+                if left is not None:
+                    data, left = data[:left], left - len(data)
                 if data:
                     yield data
-                if not wanted.follow or (self.closed and position == len(self.lines)):
+                if (
+                    not wanted.follow
+                    or (self.closed and position == len(self.lines))
+                    or (left is not None and left <= 0)
+                ):
                     return
                 await news.wait()
         finally:
@@ -76,30 +83,64 @@ class LogRequest:
     follow: bool
     previous: bool
     timestamps: bool
+    tail: int | None
+    limit_bytes: int | None
     since: float | None
     """Seconds since 1970 from which lines are wanted."""
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> LogRequest:
+    def of(cls, pod: str, query: Mapping[str, str], clock: Clock) -> LogRequest:
         """The request that a query makes.
 
         Raises:
-            Refused: 400 for a time that is none.
+            Refused: 400 or 422 for parameters that mean nothing.
         """
-        try:
-            since = seconds_of(query["sinceTime"]) if "sinceTime" in query else None
-        except ValueError as error:
-            raise bad_request(f'parsing time "{query["sinceTime"]}": {error}') from None
-        follow, previous, timestamps = (
-            query.get(name, "false") in ("true", "1") for name in ("follow", "previous", "timestamps")
+        numbers: dict[str, int | None] = {}
+        causes = []
+        for name, least, why in (
+            ("tailLines", 0, "must be greater than or equal to 0"),
+            ("limitBytes", 1, "must be greater than 0"),
+            ("sinceSeconds", 1, "must be greater than 0"),
+        ):
+            try:
+                numbers[name] = int(query[name]) if name in query else None
+            except ValueError:
+                raise bad_request(f'strconv.ParseInt: parsing "{query[name]}": invalid syntax') from None
+            value = numbers[name]
+            if value is not None and value < least:
+                causes.append(Cause.invalid(name, str(value), why))
+        if "stream" in query and query["stream"] != "All":
+            causes.append(Cause("stream", "FieldValueForbidden", "Forbidden: may not be specified"))
+        if causes:
+            raise invalid("PodLogOptions", pod, causes)
+        seconds, since = numbers["sinceSeconds"], None
+        if seconds is not None:
+            since = clock.now() - seconds
+        elif "sinceTime" in query:
+            try:
+                since = seconds_of(query["sinceTime"])
+            except ValueError as error:
+                raise bad_request(f'parsing time "{query["sinceTime"]}": {error}') from None
+        flags = {name: query.get(name, "false") in ("true", "1") for name in ("follow", "previous", "timestamps")}
+        return cls(
+            query.get("container", ""),
+            flags["follow"],
+            flags["previous"],
+            flags["timestamps"],
+            numbers["tailLines"],
+            numbers["limitBytes"],
+            since,
         )
-        return cls(query.get("container", ""), follow, previous, timestamps, since)
 
     def first(self, book: LogBook) -> int:
         """The position of the first line wanted."""
-        least, position = int((self.since or 0.0) * 1e9), 0
-        while position < len(book.lines) and book.lines[position][0] < least:
-            position += 1
+        position = 0
+        if self.since is not None:
+            least = int(self.since * 1e9)
+            while position < len(book.lines) and book.lines[position][0] < least:
+                position += 1
+        if self.tail is not None:
+            position = max(position, len(book.lines) - self.tail)
         return position
 
     def shown(self, stamp: int, line: bytes) -> bytes:
