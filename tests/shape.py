@@ -17,10 +17,10 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 611,  # Metaflow's exceptions and its client: namespaces, tags, lineage, metadata, dump
-    "lines of code": 102_360,  # the same
-    "lines of tests": 111_300,
-    "longest file": 1_045,
+    "modules": 601,
+    "lines of code": 102_360,  # the client of the class form: namespaces, tags, lineage, metadata, dump
+    "lines of tests": 111_200,
+    "longest file": 868,
     "untyped mappings": 1_830,
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""

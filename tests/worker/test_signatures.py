@@ -11,18 +11,15 @@ import yaml
 
 from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
-from stoker.worker.failure import Ending, explain_failure
+from stoker.worker.failure import Ending, exceptions_in, explain_failure
 from stoker.worker.signatures import (
     GENERAL,
     ROWS,
-    XIDS,
     Signature,
-    exceptions_in,
     find_signature,
     general,
-    of_xid,
-    xid_in,
 )
+from stoker.worker.xids import XIDS, of_xid, xid_in
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
 RAISED: dict[str, list[str]] = WORDS["raised"]

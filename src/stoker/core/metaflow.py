@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stoker.core.errors import RefusedName, UsageError
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # its module imports importlib.resources, and with it shutil and tempfile, which no worker loads
 
 _NAME: Final = "metaflow"
 _TARGET: Final = "stoker.flow"
@@ -74,7 +78,7 @@ def _instead_of() -> str:
     return "" if installed is None else f", and not {os.path.dirname(installed)}"
 
 
-class _Hook(MetaPathFinder, Loader):
+class _Hook(Loader):
     """Finds `metaflow` and its modules, and loads each as the module object of `stoker.flow` that it stands for."""
 
     def __init__(self, *, inherited: bool) -> None:

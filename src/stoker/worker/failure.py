@@ -9,7 +9,7 @@ import os
 import signal
 import traceback
 from types import TracebackType
-from typing import Callable, Final, Iterator, Sequence
+from typing import Callable, Final, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -53,6 +53,10 @@ _DIED: Final = frozenset({CRASHED, KILLED, EXITED})
 """Ends of a process that the worker got no report of: what it printed last is all that there is."""
 _FAULT: Final = "Fatal Python error: "
 """How faulthandler's report begins: https://docs.python.org/3/library/faulthandler.html"""
+_RAISED: Final = lazy_pattern(
+    # An exception that a process died of, as Python prints it, also with a rank before it; or as C++ does.
+    r"^(?:\[[^\]]*\]:? *)*(?:((?:\w+\.)*\w*(?:Error|Exception)\w*)(?::? *(.*))?|\s*what\(\): +(.*))$"
+)
 _FAULT_FRAME: Final = lazy_pattern(r'  File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<name>.+)')
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
 """Causes that leave open why an attempt failed; every other one is an explanation itself."""
@@ -228,7 +232,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
 
     The kernel's evidence outweighs what was raised, and that outweighs what was printed.
     """
-    from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
+    from stoker.worker import signatures, xids  # read when something failed: the table costs a start 2 ms
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
     cause, sentence = ending.cause, ending.message
@@ -245,7 +249,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     raised = list(_raised_texts(error, ending))
     printed = "\n".join(lines) if asks_the_log(error, cause) else ""
     if printed:
-        raised += signatures.exceptions_in(lines)
+        raised += exceptions_in(lines)
     row, evidence = signatures.find_signature(raised, printed) or (None, "")
     explanation = plain if row is None else _explanation(row.cause, row.why, row.advice, evidence)
     if explanation.cause == CRASHED and not explanation.evidence:
@@ -253,7 +257,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if ending.oom and explanation.cause == KILLED and (number == signal.SIGKILL or row is not None):
         kernel = [line for line in ending.kernel if "Killed process" in line]
         return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *kernel[-1:]]))
-    if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := signatures.xid_in(ending.kernel)):
+    if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := xids.xid_in(ending.kernel)):
         return _explanation(event[0].cause, event[0].why, event[0].advice, event[1])
     return explanation
 
@@ -320,3 +324,12 @@ def of_exit(*, code: int | None, signal_number: int | None) -> tuple[str, str]:
             )
         return KILLED, f"the step's process was ended by {name}"
     return EXITED, f"the step's process left with exit code {code} before the step returned"
+
+
+def exceptions_in(lines: Iterable[str]) -> Iterator[str]:
+    """The exceptions that a process printed, as "type: message": what it died of without a word to the worker."""
+    for line in lines:
+        match = _RAISED.match(line)
+        if match is not None:
+            kind, message, native = match.groups()
+            yield f"{kind}: {message or ''}" if native is None else native
