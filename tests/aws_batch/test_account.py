@@ -212,17 +212,17 @@ def test_doctor_with_fewer_rights(api: Direct, operation: str) -> None:
 
 
 def test_setup(api: Direct) -> None:
-    answers = outside.suggest(api, {"region": "us-east-1"})
+    answers = outside.suggested(api, {"region": "us-east-1"})
     assert sorted(answers["queues"].split(", ")) == ["cpu-q=FARGATE", "gpu-q=p4d.24xlarge", "trn-q=trn1.32xlarge"]
     settings = BatchSettings(region="us-east-1", **{name: text for name, text in answers.items() if text})
     assert settings.queues == {"cpu-q": ("FARGATE",), "gpu-q": ("p4d.24xlarge",), "trn-q": ("trn1.32xlarge",)}
     options = {"region": "us-east-1", "log_options": "awslogs-group:/new/steps"}
-    missing = outside.prepare(lambda settings: api, options, "s3://store/team")
+    missing = outside.preparation(lambda settings: api, options, "s3://store/team")
     assert missing is not None and missing.what == "the log group /new/steps" and missing.apply is not None
     missing.apply()
-    assert outside.prepare(lambda settings: api, options, "s3://store/team") is None
+    assert outside.preparation(lambda settings: api, options, "s3://store/team") is None
     denied = Direct(api.environment, frozenset({"describe_job_queues"}))
-    rights = outside.prepare(lambda settings: denied, options, "s3://store/team")
+    rights = outside.preparation(lambda settings: denied, options, "s3://store/team")
     assert rights is not None and rights.apply is None and "rights for arn:aws:sts::" in rights.what
     assert '"arn:aws:s3:::store/team/*"' in rights.text and outside.EXECUTION_POLICY in rights.text
     assert "arn:aws:logs:us-east-1:123456789012:log-group:/new/steps:log-stream:*" in rights.text

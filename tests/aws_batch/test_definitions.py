@@ -157,27 +157,6 @@ def test_a_name_follows_from_the_content() -> None:
             assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", plain)
 
 
-def test_every_field_of_the_settings_is_somewhere() -> None:
-    """A field changes the requests, or says which account and queue."""
-    elsewhere = {"region", "profile", "endpoint_url", "queues", "queue", "platform", "image"}
-    examples: dict[str, Any] = {**METAFLOW, **OTHERS, "tmpfs_size": 9, "instance_type": "p4d.24xlarge"}
-    examples.update(ephemeral_storage=30, assign_public_ip=True, platform_version="1.4.0", cpu_architecture="ARM64")
-    fargate = {"ephemeral_storage", "assign_public_ip", "platform_version", "cpu_architecture"}
-    shared = {"tmpfs_tempdir": False, "use_tmpfs": True, "executable": "python9"}
-    for field in attrs.fields(BatchSettings):
-        if field.name in elsewhere:
-            continue
-        value = shared.get(field.name, examples[field.name])
-        base: dict[str, Any] = {"use_tmpfs": True} if field.name in ("tmpfs_tempdir", "tmpfs_path") else {}
-        base.update({"attempts": 2} if field.name == "retry_rules" else {})
-        words: dict[str, Any] = {"fargate": field.name in fargate}
-        words.update({"nodes": 2} if field.name == "instance_type" else {})
-        words.update({"accelerators": "trainium:1"} if field.name == "executable" else {})
-        pair = [request(settings=each, **words) for each in (base, {**base, field.name: value})]
-        sent = [(job_definition(each), submission(each, "q", ARN)) for each in pair]
-        assert sent[0] != sent[1], f"{field.name} changes nothing"
-
-
 @pytest.mark.parametrize("operation", ["RegisterJobDefinition", "SubmitJob"])
 def test_every_field_of_the_api_is_written_or_refused_in_words(operation: str) -> None:
     """Also those that a newer botocore brings: a field of the container is reached by an overlay."""

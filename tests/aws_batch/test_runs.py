@@ -9,101 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.aws_batch.cluster import BatchAccount
 from tests.cli.byhand import code, paste, scripts
+from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started, until
 
-PIPELINES = """
-import os, sys, time
-
-import helper
-from stoker import context, pipeline, step
-from stoker.config import ResourceSettings
-
-@step
-def make(n: int) -> list[int]:
-    print("made in", os.getcwd())
-    print("a word aside", file=sys.stderr)
-    return helper.numbers(n)
-
-@step(cache=False)
-def square(number: int) -> int:
-    print("squares", number)
-    return number**2
-
-@step(cache=False, resources=ResourceSettings(nodes=2), launch={"launcher": "single", "outputs": "all"})
-def ranks() -> dict:
-    return {"rank": context.rank, "node": context.node, "of": context.world_size}
-
-@step(cache=False)
-def total(numbers: list[int]) -> int:
-    return sum(numbers)
-
-@pipeline
-def learn(n: int = 3):
-    return total(square.map(make(n)))
-
-@pipeline
-def gang():
-    ranks()
-
-@step(cache=False)
-def wait(folder: str, keep: str) -> int:
-    open(os.path.join(folder, "begun-" + str(time.time_ns())), "w").close()
-    print("waiting", flush=True)
-    while not os.path.exists(os.path.join(folder, "go")):
-        if context.should_stop:
-            open(os.path.join(folder, "stopped"), "w").close()
-            raise SystemExit("asked to stop")
-        time.sleep(0.05)
-    return 7
-
-@pipeline
-def long(folder: str, keep: str = ""):
-    wait(folder, keep)
-
-@step(cache=False)
-def bad():
-    raise ValueError("three is too much")
-
-@pipeline
-def wrong():
-    bad()
-
-@step(cache=False)
-def talk(folder: str) -> int:
-    for number in range(2500):
-        print("before", number, "x" * 60)
-    print(end="", flush=True)
-    while not os.path.exists(os.path.join(folder, "go")):
-        time.sleep(0.05)
-    for number in range(12500):
-        print("after", number)
-    return 7
-
-@pipeline
-def talkative(folder: str):
-    talk(folder)
-
-if __name__ == "__main__":
-    if sys.argv[1] == "learn":
-        run = learn()
-        print("total", run.steps["total"].output.load())
-    elif sys.argv[1] == "gang":
-        run = gang()
-        print("ranks", run.steps["ranks"].output.load())
-    elif sys.argv[1] == "wrong":
-        wrong()
-    elif sys.argv[1] == "talk":
-        talkative(sys.argv[2])
-    else:
-        long(sys.argv[1])
-"""
 FLOW = """
 import os, sys
 
@@ -137,13 +50,6 @@ class Placed(FlowSpec):
 if __name__ == "__main__":
     Placed()
 """
-HELPER = """
-def numbers(n):
-    return list(range(n))
-"""
-PATIENCE = 150.0
-
-
 # What the script asks of AWS's command line, which may not be installed where tests run, by botocore.
 AWS = """#!{python}
 import json, sys
@@ -181,27 +87,6 @@ def aws(project: Any, batch_account: BatchAccount, monkeypatch: pytest.MonkeyPat
     shared.mkdir()
     stack = stack.replace("host_volumes = {", f'host_volumes = {{"{shared}" = "{shared}", ')
     return project.write({"stoker.toml": stack, "train.py": PIPELINES, "helper.py": HELPER})
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition; its value."""
-    end = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < end, f"{what} did not come"
-        time.sleep(0.1)
-    return value
-
-
-def started(aws: Any, folder: Any) -> subprocess.Popen[str]:
-    """A driver whose step waits, in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "train.py", str(folder)],
-        cwd=aws.folder,
-        env={**os.environ, "STOKER_HOME": str(aws.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 @pytest.mark.slow

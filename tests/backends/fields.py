@@ -6,6 +6,7 @@ written here: that is the finding's own.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,6 +82,16 @@ class Row:
     options: Mapping[str, Any] = attrs.field(factory=dict)
     image: str = ""
     also: Callable[[Any, Mapping[str, Any]], Any] = lambda backend, options: None
+
+
+def alike(names: str) -> dict[str, Words]:
+    """Fields that a request calls by their own names."""
+    return {name: f"`{name}`" for name in names.split()}
+
+
+def named(names: str) -> dict[str, Words]:
+    """Fields whose names a request writes in camel case."""
+    return {name: "`" + re.sub("_(.)", lambda found: found[1].upper(), name) + "`" for name in names.split()}
 
 
 ONE: Mapping[str, Any] = {"gpu_count": 1}
@@ -417,6 +428,10 @@ KUBERNETES = Row(
         "packages": Held("in the image", by="tests/kubernetes/test_check.py::test_packages_become_part_of_the_image"),
     },
     settings={
+        **named(
+            "image_pull_policy image_pull_secrets env_from node_selector affinity tolerations volumes "
+            "volume_mounts host_network privileged"
+        ),
         "context": "which cluster is asked: `server`",
         "kubeconfig": "which cluster is asked: `server`",
         "shares_files": "folders of the node are mounted: `hostPath`",
@@ -426,17 +441,11 @@ KUBERNETES = Row(
         ),
         "namespace": "where the Job is",
         "image": "the image of steps that name none: `containers/0/image`",
-        "image_pull_policy": "`imagePullPolicy`",
-        "image_pull_secrets": "`imagePullSecrets`",
         "executable": "the worker's interpreter: `command`",
         "service_account": "`serviceAccountName`",
         "secrets": "`envFrom`",
         "config_maps": "`envFrom`",
         "env": "`env` of the container",
-        "env_from": "`envFrom`",
-        "node_selector": "`nodeSelector`",
-        "affinity": "`affinity`",
-        "tolerations": "`tolerations`",
         "priority_class": "`priorityClassName`",
         "labels": "`labels` of the pod",
         "annotations": "`annotations` of the pod",
@@ -446,12 +455,8 @@ KUBERNETES = Row(
         "tmpfs_path": "`mountPath`",
         "persistent_volume_claims": "`persistentVolumeClaim`",
         "host_paths": "`hostPath`",
-        "volumes": "`volumes`",
-        "volume_mounts": "`volumeMounts`",
         "port": "`containerPort`",
-        "host_network": "`hostNetwork`",
         "host_ipc": "`hostIPC`",
-        "privileged": "`privileged`",
         "security_context": "`securityContext` of the container",
         "pod_security_context": "`securityContext` of the pod",
         "runtime_class": "`runtimeClassName`",
@@ -665,26 +670,11 @@ SKYPILOT = Row(
         "packages": "installed when the machine is set up: `pip install`",
     },
     settings={
-        "infra": "`infra`",
-        "cloud": "`cloud`",
-        "region": "`region`",
-        "zone": "`zone`",
-        "instance_type": "`instance_type`",
-        "cpus": "`cpus`",
-        "memory": "`memory`",
-        "accelerators": "`accelerators`",
-        "accelerator_args": "`accelerator_args`",
-        "use_spot": "`use_spot`",
-        "job_recovery": "`job_recovery`",
-        "disk_size": "`disk_size`",
-        "disk_tier": "`disk_tier`",
-        "network_tier": "`network_tier`",
-        "local_disk": "`local_disk`",
-        "ports": "`ports`",
-        "labels": "`labels`",
-        "any_of": "`any_of`",
-        "ordered": "`ordered`",
-        "image_id": "`image_id`",
+        **alike(
+            "infra cloud region zone instance_type cpus memory accelerators accelerator_args use_spot "
+            "job_recovery disk_size disk_tier network_tier local_disk ports labels any_of ordered image_id envs "
+            "file_mounts"
+        ),
         "docker_run_args": "`run_options` of the container",
         "num_nodes": "`num_nodes`, which run the step together",
         "max_hourly_cost": "`max_hourly_cost`, and a limit on the plan",
@@ -698,9 +688,7 @@ SKYPILOT = Row(
         "clusters": Held("how many clusters of a kind a run has", by=SKY_RUN),
         "patience": "how long a machine waits for its next order",
         "setup_commands": "`setup`",
-        "envs": "`envs`",
         "secrets": "`secrets` of the task, and `--secret`",
-        "file_mounts": "`file_mounts`",
         "resources_settings": "`resources` as they are",
         "task_settings": "the task's fields as they are",
         "executable": "the interpreter of `run`",
@@ -780,6 +768,11 @@ BATCH = Row(
         "packages": Held("in the image", by="tests/kubernetes/test_check.py::test_packages_become_part_of_the_image"),
     },
     settings={
+        **named(
+            "share_identifier repository_credentials secrets user privileged enable_execute_command ulimits "
+            "max_swap swappiness ephemeral_storage log_driver attempts assign_public_ip platform_version "
+            "cpu_architecture"
+        ),
         "region": Held("whose services are asked", by=BATCH_CLIENT),
         "profile": Held("whose services are asked", by=BATCH_CLIENT),
         "endpoint_url": Held("whose services are asked", by=BATCH_CLIENT),
@@ -787,22 +780,13 @@ BATCH = Row(
         "queue": "`jobQueue`",
         "platform": "`platformCapabilities`",
         "instance_type": "`instanceTypes`",
-        "share_identifier": "`shareIdentifier`",
         "scheduling_priority": "`schedulingPriorityOverride`",
         "image": "the image of steps that name none: `image`",
         "executable": "the worker's interpreter: `command`",
         "iam_role": "`jobRoleArn`",
         "execution_role": "`executionRoleArn`",
-        "repository_credentials": "`repositoryCredentials`",
-        "secrets": "`secrets`",
-        "user": "`user`",
-        "privileged": "`privileged`",
         "readonly_root": "`readonlyRootFilesystem`",
         "init_process": "`initProcessEnabled`",
-        "enable_execute_command": "`enableExecuteCommand`",
-        "ulimits": "`ulimits`",
-        "max_swap": "`maxSwap`",
-        "swappiness": "`swappiness`",
         "use_tmpfs": "`tmpfs`",
         "tmpfs_tempdir": "`TMPDIR`",
         "tmpfs_size": "`size` of the tmpfs",
@@ -810,15 +794,9 @@ BATCH = Row(
         "efa": "`uverbs0` and all others",
         "host_volumes": "`sourcePath`",
         "efs_volumes": "`efsVolumeConfiguration`",
-        "ephemeral_storage": "`ephemeralStorage`",
-        "log_driver": "`logDriver`",
         "log_options": "`logConfiguration`",
         "aws_batch_tags": "`tags`",
-        "attempts": "`attempts`",
         "retry_rules": "`evaluateOnExit`",
-        "assign_public_ip": "`assignPublicIp`",
-        "platform_version": "`platformVersion`",
-        "cpu_architecture": "`cpuArchitecture`",
         "overlay": "merged into the container last",
     },
     examples={

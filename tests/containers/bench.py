@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import select
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import benches
 from tests.servers.containers import Engine
-from tests.steps import job_in, output_of, source_in
+from tests.steps import source_in
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.docker.backend import DockerBackend
-from stoker.core.plan import Job, JobStatus, LogLine, Site
+from stoker.core.plan import Job, JobStatus
 from stoker.core.settings import DockerSettings
-from stoker.images.wheel import worker_bundle
-from stoker.store.blobs import Blobs
 
 CODE = """
 import os, signal, sys, time
@@ -99,42 +96,20 @@ def waits(path):
 """
 
 
-VALUES = ("add", "surroundings", "child_dies", "waits", "sees", "trains")
-"""Functions of `CODE` that return something."""
+class Bench(benches.Bench[DockerBackend]):
+    """One run's backends on an engine."""
 
-
-@pytest.fixture(scope="session")
-def bundle(made_wheels: Path) -> Path:
-    """Stoker's worker in a folder, for images that lack it."""
-    return worker_bundle(made_wheels)
-
-
-class Bench:
-    """One run's backend, site and store; steps are functions of `CODE`."""
+    CODE = CODE
+    VALUES = ("add", "surroundings", "child_dies", "waits", "sees", "trains")
+    SECONDS = 60.0
 
     def __init__(self, folder: Path, image: str, bundle: Path) -> None:
+        super().__init__(folder, bundle, sources=(source_in(folder / "code", "add"),))
         self.image = image
-        code = folder / "code"
-        code.mkdir(exist_ok=True)
-        (code / "steps.py").write_text(CODE)
-        self.blobs = Blobs(str(folder / "artifacts"))
-        self.site = Site(
-            artifacts=self.blobs.uri,
-            scratch=str(folder / "scratch"),
-            folder=str(code),
-            checkpoints=str(folder / "checkpoints"),
-            bundle=str(bundle),
-            sources=(source_in(code, "add"),),
-        )
-        self.code = code
         self.flags = folder / "flags"
         self.flags.mkdir(exist_ok=True)
-        self.options: dict[str, Any] = {"network": "host", "mounts": [str(self.flags)], "reuse": False}
-        self.made: list[DockerBackend] = []
+        self.options = {"network": "host", "mounts": [str(self.flags)], "reuse": False}
         self.dropped: list[DockerBackend] = []
-        self.lines: dict[str, list[LogLine]] = {}
-        self.news: dict[str, list[JobStatus]] = {}
-        Path(self.blobs.uri).mkdir(exist_ok=True)
 
     def backend(self, services: Services = NO_SERVICES, **options: Any) -> DockerBackend:
         made = DockerBackend(self.site, {**self.options, **options}, services)
@@ -153,40 +128,14 @@ class Bench:
 
     def job(self, function: str, **given: Any) -> Job:
         docker = DockerSettings(parent_image=self.image, skip_build=True)
-        return job_in(self.code, self.blobs, function, values=VALUES, image=self.image, docker=docker, **given)
+        return super().job(function, image=self.image, docker=docker, **given)
 
-    def until(self, backend: DockerBackend, done: Callable[[], bool], seconds: float = 60.0) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, (self.news, self.lines)
-            select.select(list(backend.wakeups()), [], [], 0.2)
-            self.poll(backend)
-
-    def poll(self, backend: DockerBackend) -> None:
-        """Ask for what is new, and keep it: a backend says it once."""
-        for name, status in backend.poll(()).items():
-            self.news.setdefault(name, []).append(status)
-            self.lines.setdefault(name, []).extend(status.lines)
-
-    def over(self, backend: DockerBackend, job: Job) -> JobStatus:
-        backend.submit(job)
-        return self.end(backend, job)
-
-    def end(self, backend: DockerBackend, job: Job) -> JobStatus:
-        def ended() -> bool:
-            return any(one.state in ("succeeded", "failed") or one.lost for one in self.news.get(job.name, ()))
-
-        self.until(backend, ended)
+    def end(self, backend: DockerBackend, *jobs: Job, seconds: float = 0.0) -> JobStatus:
+        super().end(backend, *jobs, seconds=seconds)
         self.poll(backend)  # the end is recorded: containers and files may go
         for attempt in backend._leaving:
             attempt.thread.join(60)
-        return self.news[job.name][-1]
-
-    def texts(self, job: Job, stream: str = "stdout") -> list[str]:
-        return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
-
-    def output(self, status: JobStatus) -> Any:
-        return output_of(status, self.blobs)
+        return self.news[jobs[0].name][-1]
 
 
 @pytest.fixture

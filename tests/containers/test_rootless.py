@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import pytest
 from tests.containers.bench import Bench
-from tests.servers import baseimage
-from tests.servers.containers import BASE_IMAGE, Engine, program
+from tests.servers.containers import Engine, import_base, program, running_podman
 
 from stoker.images import context
 from stoker.images import engine as engines
@@ -23,16 +20,6 @@ from stoker.images.spec import ImageSpec
 from stoker.store.blobs import Blobs
 
 NOBODY = 65534
-CONTAINERS_CONF = """
-[containers]
-netns = "host"
-log_driver = "k8s-file"
-default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-"""
 # Without ids of its own in /etc/subuid the user has one id in its namespace, that of root there.
 STORAGE_CONF = """
 [storage]
@@ -54,58 +41,16 @@ def engine() -> Iterator[Engine]:
         pytest.skip(f"this needs root, who becomes nobody, and: {', '.join(missing) or 'root'}")
     folder = Path(tempfile.mkdtemp(prefix="stoker-rootless-"))
     os.chown(folder, NOBODY, NOBODY)
-    (folder / "containers.conf").write_text(CONTAINERS_CONF)
-    (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
-    socket = f"unix://{folder}/podman.sock"
-    variables = {
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-        "HOME": str(folder),
-        "XDG_RUNTIME_DIR": str(folder),
-        "TMPDIR": str(folder),
-        "PATH": os.environ["PATH"],
-    }
+    variables = {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(folder), "PATH": os.environ["PATH"]}
     nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    podman = program("podman") or "podman"
-    tried = subprocess.run(
-        [*nobody, podman, "info"], env=variables, cwd=folder, capture_output=True, text=True, check=False
-    )
-    if tried.returncode:
-        shutil.rmtree(folder, ignore_errors=True)
-        pytest.skip(f"no namespaces for users here: {tried.stderr.strip().splitlines()[-1]}")
-    client = Engine(socket=socket, environment={"DOCKER_HOST": socket}, client=program("docker") or "docker")
-    with (folder / "log").open("wb") as log:
-        service = subprocess.Popen(
-            [*nobody, podman, "system", "service", "--time=0", socket],
-            env=variables,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            start_new_session=True,
-        )
-    try:
-        end = time.monotonic() + 60
-        while client.run("version", check=False).returncode:
-            assert service.poll() is None and time.monotonic() < end, (folder / "log").read_text()
-            time.sleep(0.05)
+    with running_podman(folder, STORAGE_CONF, before=nobody, environment=variables, more='netns = "host"') as client:
         yield client
-    finally:
-        remaining = client.run("ps", "--all", "--quiet", check=False).stdout.split()
-        if remaining:
-            client.run("rm", "--force", *remaining, check=False)
-        service.terminate()
-        service.wait(30)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def base_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
+def base_image(engine: Engine) -> str:
     """The base image in it."""
-    archive = tmp_path_factory.mktemp("base") / "base.tar"
-    baseimage.write(archive)
-    changes = [word for change in baseimage.changes() for word in ("--change", change)]
-    engine.run("import", *changes, str(archive), BASE_IMAGE)
-    return BASE_IMAGE
+    return import_base(engine)
 
 
 def test_an_image_is_built_there_and_found_again(engine: Engine, base_image: str) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from tests import benches
 from tests.servers.raycluster import TOKEN, RayCluster
-from tests.steps import job_in, output_of
 
 from stoker.backends.ray.backend import RayBackend
-from stoker.core.plan import Job, JobStatus, LogLine, Site
-from stoker.images.wheel import worker_bundle
-from stoker.store.blobs import Blobs
+from stoker.core.plan import Job, JobStatus
 
 CODE = """
 import os, signal, sys, time
@@ -138,75 +133,28 @@ def machine():
 def place():
     return [context.node, context.nodes, os.environ["STOKER_NODE_ADDR"], os.environ["RAY_ADDRESS"]]
 """
-VALUES = ("add", "counted", "meet", "sees", "waits", "trains", "place", "machine", "imports", "variable", "devices")
-OVER = ("succeeded", "failed")
 
 
-@pytest.fixture(scope="session")
-def bundle(made_wheels: Path) -> Path:
-    """Stoker's worker in a folder."""
-    return worker_bundle(made_wheels)
+class Bench(benches.Bench[RayBackend]):
+    """One run's backends on a cluster."""
 
-
-class Bench:
-    """One run's backends, site and store; steps are functions of `CODE`."""
+    CODE = CODE
+    VALUES = ("add", "counted", "meet", "sees", "waits", "trains", "place", "machine", "imports", "variable", "devices")
+    SECONDS = 90.0
 
     def __init__(self, folder: Path, address: str, bundle: Path) -> None:
-        code = folder / "code"
-        code.mkdir(exist_ok=True)
-        (code / "steps.py").write_text(CODE)
-        self.folder = folder
-        self.code = code
-        Path(folder / "artifacts").mkdir(exist_ok=True)
-        self.blobs = Blobs(str(folder / "artifacts"))
-        self.site = Site(
-            artifacts=self.blobs.uri,
-            scratch=str(folder / "scratch"),
-            path=(str(code),),
-            folder=str(code),
-            checkpoints=str(folder / "checkpoints"),
-            bundle=str(bundle),
-            simulate="2xH100",
-        )
-        self.options: dict[str, Any] = {"address": address, "token": "env:TOKEN_OF_RAY"}
-        self.made: list[RayBackend] = []
-        self.lines: dict[str, list[LogLine]] = {}
-        self.news: dict[str, list[JobStatus]] = {}
+        super().__init__(folder, bundle, path=(str(folder / "code"),), simulate="2xH100")
+        self.options = {"address": address, "token": "env:TOKEN_OF_RAY"}
 
     def backend(self, **options: Any) -> RayBackend:
         made = RayBackend(self.site, {**self.options, **options})
         self.made.append(made)
         return made
 
-    def job(self, function: str, **given: Any) -> Job:
-        return job_in(self.code, self.blobs, function, values=VALUES, **given)
-
-    def until(self, backend: RayBackend, done: Callable[[], bool], seconds: float = 90.0) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, (self.news, self.lines)
-            select.select(list(backend.wakeups()), [], [], 0.2)
-            for name, status in backend.poll(()).items():
-                self.news.setdefault(name, []).append(status)
-                self.lines.setdefault(name, []).extend(status.lines)
-
-    def over(self, backend: RayBackend, jobs: Sequence[Job]) -> list[JobStatus]:
-        for job in jobs:
-            backend.submit(job)
+    def all_over(self, backend: RayBackend, jobs: Sequence[Job]) -> list[JobStatus]:
+        """Send jobs and wait for their ends; those of all."""
+        self.over(backend, *jobs)
         return [self.end(backend, job) for job in jobs]
-
-    def end(self, backend: RayBackend, job: Job, seconds: float = 90.0) -> JobStatus:
-        self.until(backend, lambda: any(one.state in OVER for one in self.news.get(job.name, ())), seconds)
-        return next(one for one in self.news[job.name] if one.state in OVER)
-
-    def says(self, backend: RayBackend, job: Job, text: str) -> None:
-        self.until(backend, lambda: text in self.texts(job))
-
-    def texts(self, job: Job, stream: str = "stdout") -> list[str]:
-        return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
-
-    def output(self, status: JobStatus) -> Any:
-        return output_of(status, self.blobs)
 
     def far(self) -> None:
         """The cluster is taken for one that does not see this machine's folders, but for a store by its URI."""
@@ -215,11 +163,14 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, ray_cluster: RayCluster, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    tmp_path: Path,
+    ray_cluster: RayCluster,
+    bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Bench]:
     """A bench on the cluster."""
     monkeypatch.setenv("TOKEN_OF_RAY", TOKEN)
     made = Bench(tmp_path, ray_cluster.dashboard, bundle)
     yield made
-    for backend in made.made:
-        with contextlib.suppress(RuntimeError):
-            backend.close()
+    made.close()

@@ -42,7 +42,7 @@ def test_packages(key: str, bench: Bench, tmp_path: Path) -> None:
     own = {"backend": {"orchestrator": {"runtime_env": {key: [wheel(tmp_path, name)]}}}}
     backend, job = bench.backend(), bench.job("imports", inputs={"name": name}, resources=SMALL, **own)
     backend.submit(job)
-    value, prefix = bench.output(bench.end(backend, job, PATIENCE))
+    value, prefix = bench.output(bench.end(backend, job, seconds=PATIENCE))
     assert value == "from the wheel" and "runtime_resources" in prefix
 
 
@@ -50,7 +50,7 @@ def test_a_package_that_is_missing(bench: Bench, tmp_path: Path) -> None:
     own = {"backend": {"orchestrator": {"runtime_env": {"pip": [str(tmp_path / "missing-1.0-py3-none-any.whl")]}}}}
     backend, job = bench.backend(), bench.job("imports", inputs={"name": "json"}, resources=SMALL, **own)
     backend.submit(job)
-    status = bench.end(backend, job, PATIENCE)
+    status = bench.end(backend, job, seconds=PATIENCE)
     assert status.cause == REFUSED and "missing-1.0" in status.message, status
     waits = [one.message for one in bench.news[job.name] if one.state == "queued"]
     assert any("its runtime environment (pip) is being made" in one for one in waits), waits

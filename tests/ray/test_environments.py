@@ -33,7 +33,7 @@ def test_what_ray_cannot_make_is_refused_in_its_words(bench: Bench, tmp_path: Pa
         )
         for key, one in environments.items()
     ]
-    modules, conda = bench.over(bench.backend(), jobs)
+    modules, conda = bench.all_over(bench.backend(), jobs)
     assert (modules.cause, conda.cause) == (REFUSED, REFUSED)
     assert "RuntimeEnvSetupError" in modules.message and "missing.zip" in modules.message, modules.message
     assert "Traceback" not in conda.message and "'conda'" in conda.message, conda.message
@@ -49,6 +49,6 @@ def test_folders_and_variables(bench: Bench, tmp_path: Path) -> None:
     names = ["in_working_dir", "in_py_modules"]
     jobs = [bench.job("imports", key=name, inputs={"name": name}, resources=SMALL, **own) for name in names]
     word = bench.job("variable", inputs={"name": "STEP_WORD"}, resources=SMALL, **own)
-    *imported, status = bench.over(bench.backend(), [*jobs, word])
+    *imported, status = bench.all_over(bench.backend(), [*jobs, word])
     assert [bench.output(one)[0] for one in imported] == ["w", "m"]
     assert bench.output(status) == "a b"

@@ -75,7 +75,7 @@ def test_a_gang_is_kept_from_nodes_and_says_which_one_refused(
     bench.site = attrs.evolve(bench.site, simulate=f"2xH100;bad=0@{nodes[1]}")
     backend = bench.backend()
     gang = bench.job("machine", resources=two, launch=launch)
-    refused = bench.over(backend, [gang])[0]
+    refused = bench.over(backend, gang)
     assert refused.result is not None and refused.result.error is not None
     assert (refused.cause, refused.result.error.machine) == ("gpu-hardware", nodes[1])
     assert refused.lease is not None and {refused.lease.node, refused.lease.others[0].node} == set(nodes)
@@ -84,7 +84,7 @@ def test_a_gang_is_kept_from_nodes_and_says_which_one_refused(
     try:
         assert backend.has_other_place(gang.step, [nodes[1]])
         again = attrs.evolve(bench.job("machine", resources=two, launch=launch, attempt=2), avoid=(nodes[1],))
-        assert set(bench.output(bench.over(backend, [again])[0])) == {nodes[0], third}
+        assert set(bench.output(bench.over(backend, again))) == {nodes[0], third}
     finally:
         ray_cluster.kill(third)
 

@@ -61,7 +61,7 @@ def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path, ray_cluster: RayCl
     # Of 1 CPU each: with less, Ray would start a worker for each at once.
     many = [bench.job("add", key=f"many-{n}", inputs={"a": n, "b": n}) for n in range(50)]
     all_of_them = [good, bad, left, killed, none, *devices, *halves, gang, *many]
-    found = dict(zip([job.key for job in all_of_them], bench.over(backend, all_of_them)))
+    found = dict(zip([job.key for job in all_of_them], bench.all_over(backend, all_of_them)))
     assert len(jobs_of(bench, "r1")) == 1
 
     assert bench.output(found["add"]) == 3
@@ -100,7 +100,7 @@ def test_two_steps_of_one_node_hold_different_devices(bench: Bench, tmp_path: Pa
         bench.job("meet", key=name, inputs={"folder": str(tmp_path), "name": name, "others": ["a", "b"]}, resources=GPU)
         for name in ("a", "b")
     ]
-    one, two = (bench.output(status) for status in bench.over(backend, jobs))
+    one, two = (bench.output(status) for status in bench.all_over(backend, jobs))
     assert one[1] != two[1] and len(one[1]) == len(two[1]) == 1
 
 
@@ -208,7 +208,7 @@ def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch
     monkeypatch.setattr(Jobs, "submit", unheard)
     job = bench.job("add", run="r2", inputs={"a": 1, "b": 2}, resources=TENTH)
     backend = bench.backend(idle_after=0.2)
-    assert bench.output(bench.over(backend, [job])[0]) == 3
+    assert bench.output(bench.over(backend, job)) == 3
     assert len(jobs_of(bench, "r2")) == 1, "it had been heard"
     end = time.monotonic() + 60
     while not all(one["status"] == "SUCCEEDED" for one in jobs_of(bench, "r2")):
@@ -216,7 +216,7 @@ def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch
         time.sleep(0.1)
     bench.news.clear()
     # The driver has not heard that the program has left: its order is never taken.
-    assert bench.output(bench.over(backend, [job])[0]) == 3
+    assert bench.output(bench.over(backend, job)) == 3
     assert len(jobs_of(bench, "r2")) == 2
     bench.news.clear()
 
@@ -235,7 +235,7 @@ def test_steps_in_a_row_are_taken_by_one_program(bench: Bench, far: bool, monkey
         bench.far()
     run = f"row-{far}"
     backend = bench.backend()
-    taken = [bench.output(bench.over(backend, [bench.job("counted", key=f"k{n}", run=run)])[0]) for n in range(4)]
+    taken = [bench.output(bench.over(backend, bench.job("counted", key=f"k{n}", run=run))) for n in range(4)]
     assert [count for count, _ in taken] == [1, 1, 1, 1], "each has a process of its own"
     assert len({pid for _, pid in taken}) == 4
     assert len(jobs_of(bench, run)) == 1
@@ -245,7 +245,7 @@ def test_steps_in_a_row_are_taken_by_one_program(bench: Bench, far: bool, monkey
     bench.says(backend, slow, "deaf begins")
     backend.cancel(slow.name, grace=0.0)
     assert bench.end(backend, slow).state == "failed"
-    assert bench.output(bench.over(backend, [bench.job("counted", key="after", run=run)])[0])[0] == 1
+    assert bench.output(bench.over(backend, bench.job("counted", key="after", run=run)))[0] == 1
     assert len(jobs_of(bench, run)) == 1, "the end of a step ends nothing else"
 
 
@@ -254,11 +254,11 @@ def test_checkpoints_of_a_node_that_is_gone(bench: Bench) -> None:
     saved = f"{step_place(bench.site.artifacts, 'gone', 'trains')}/node-0/saved"
     backend = bench.backend()
     killed = bench.job("trains", run="gone", inputs={"saved": saved}, resources=TENTH)
-    assert bench.over(backend, [killed])[0].state == "failed"
+    assert bench.over(backend, killed).state == "failed"
     # The cluster's nodes are processes of this machine: the next one has nothing of the folder.
     shutil.rmtree(Checkpoints(CHECKPOINTS).path("gone", "trains"), ignore_errors=True)
     again = bench.job("trains", run="gone", inputs={"saved": saved}, attempt=2, resources=TENTH)
-    assert bench.output(bench.over(backend, [again])[0]) == "by attempt 1"
+    assert bench.output(bench.over(backend, again)) == "by attempt 1"
     assert any("checkpoints restored: 1 files" in text for text in bench.texts(again, "stderr"))
 
 

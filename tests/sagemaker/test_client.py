@@ -199,8 +199,8 @@ def test_doctor(client: SagemakerClient, sagemaker_account: SagemakerAccount) ->
     }
     assert "training" in bad["role"] and "not-there" in bad["store"]
     assert any(each.problem for each in outside.checks(client, SagemakerSettings(), store) if each.name == "role")
-    assert outside.prepare(client, SagemakerSettings(role=role), store) is None
-    without = outside.prepare(client, SagemakerSettings(), store)
+    assert outside.preparation(client, SagemakerSettings(role=role), store) is None
+    without = outside.preparation(client, SagemakerSettings(), store)
     assert without is not None and "a role of training jobs" in without.what and "sts:AssumeRole" in without.text
 
 
@@ -215,7 +215,7 @@ class Denied:
 
 
 def test_least_rights_are_printed() -> None:
-    prepared = outside.prepare(Denied(), SagemakerSettings(role=ROLE, region="eu-west-1"), "s3://bucket/store")
+    prepared = outside.preparation(Denied(), SagemakerSettings(role=ROLE, region="eu-west-1"), "s3://bucket/store")
     assert prepared is not None and prepared.apply is None
     for words in (
         "arn:aws:sagemaker:eu-west-1:123456789012:training-job/*",

@@ -17,7 +17,6 @@ from tests.sagemaker.model import problems, service
 
 from stoker.backends.sagemaker import requests
 from stoker.backends.sagemaker.backend import SagemakerBackend
-from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.plan import Job, Site, StepPlan
@@ -132,16 +131,6 @@ def test_the_model_says_what_is_wrong() -> None:
         {name: part for name, part in good.items() if name != "OutputDataConfig"},
     ):
         assert problems("CreateTrainingJob", wrong)
-
-
-def test_every_field_of_the_settings_is_somewhere() -> None:
-    elsewhere = {"region", "profile", "endpoint_url", "role", "image"}
-    fields = {field.name for field in attrs.fields(SagemakerSettings)}
-    assert fields == elsewhere | set(ALL)
-    for name in ALL:
-        resources = {"spot": True} if name == "max_wait" else {}
-        assert request(resources, {name: ALL[name]}) != request(resources), f"{name} changes nothing"
-    assert request({}, {"role": "arn:aws:iam::123456789012:role/other"}) != request({})
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,99 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.sagemaker.account import SagemakerAccount
+from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started, until
 
-PIPELINES = """
-import os, sys, time
-
-import helper
-from stoker import context, pipeline, step
-from stoker.config import ResourceSettings
-
-@step
-def make(n: int) -> list[int]:
-    print("made in", os.getcwd())
-    print("a word aside", file=sys.stderr)
-    return helper.numbers(n)
-
-@step(cache=False)
-def square(number: int) -> int:
-    return number**2
-
-@step(cache=False, resources=ResourceSettings(nodes=2), launch={"launcher": "single", "outputs": "all"})
-def ranks() -> dict:
-    return {"rank": context.rank, "node": context.node, "of": context.world_size}
-
-@step(cache=False)
-def total(numbers: list[int]) -> int:
-    return sum(numbers)
-
-@pipeline
-def learn(n: int = 2):
-    return total(square.map(make(n)))
-
-@step(step_operator="trainer", cache=False)
-def train(number: int) -> str:
-    return f"trained by {os.path.basename(os.environ['HOME'])} on {number}"
-
-@pipeline
-def mixed():
-    return train(total([1, 2]))
-
-@pipeline
-def gang():
-    ranks()
-
-@step(cache=False, resources=ResourceSettings(spot=True))
-def wait(folder: str) -> int:
-    open(os.path.join(folder, "begun-" + str(time.time_ns())), "w").close()
-    print("waiting", flush=True)
-    while not os.path.exists(os.path.join(folder, "go")):
-        if context.should_stop:
-            open(os.path.join(folder, "stopped"), "w").close()
-            raise SystemExit("asked to stop")
-        time.sleep(0.05)
-    return 7
-
-@pipeline
-def long(folder: str):
-    wait(folder)
-
-@step(cache=False)
-def bad():
-    raise ValueError("three is too much")
-
-@pipeline
-def wrong():
-    bad()
-
-if __name__ == "__main__":
-    if sys.argv[1] == "learn":
-        print("total", learn().steps["total"].output.load())
-    elif sys.argv[1] == "mixed":
-        print(mixed().steps["train"].output.load())
-    elif sys.argv[1] == "gang":
-        print("ranks", gang().steps["ranks"].output.load())
-    elif sys.argv[1] == "wrong":
-        wrong()
-    else:
-        long(sys.argv[1])
-"""
-HELPER = """
-def numbers(n):
-    return list(range(1, n + 1))
-"""
-PATIENCE = 200.0
+SPOT = PIPELINES.replace("(cache=False)\ndef wait", "(cache=False, resources=ResourceSettings(spot=True))\ndef wait")
 long = pytest.mark.usefixtures("long_run")
 
 
@@ -112,28 +28,7 @@ def aws(project: Any, sagemaker_account: SagemakerAccount, monkeypatch: pytest.M
         monkeypatch.setenv(name, text)
     stacks = sagemaker_account.stacks(sagemaker_account.bucket(f"s-{uuid.uuid4().hex[:12]}"))
     (project.folder / "shared").mkdir(parents=True)
-    return project.write({"stoker.toml": stacks, "train.py": PIPELINES, "helper.py": HELPER})
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition; its value."""
-    end = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < end, f"{what} did not come"
-        time.sleep(0.1)
-    return value
-
-
-def started(aws: Any, folder: Any) -> subprocess.Popen[str]:
-    """A driver whose step waits, in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "train.py", str(folder)],
-        cwd=aws.folder,
-        env={**os.environ, "STOKER_HOME": str(aws.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return project.write({"stoker.toml": stacks, "train.py": SPOT, "helper.py": HELPER})
 
 
 def test_a_pipeline_whose_answer_to_a_request_is_lost(aws: Any, sagemaker_account: SagemakerAccount) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -35,6 +35,18 @@ _SBIN = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 # NVIDIA_VISIBLE_DEVICES in the container, as on a machine with GPUs. The program itself is never called without one.
 # https://github.com/moby/moby/blob/v20.10.24/daemon/nvidia_linux.go
 GPU_HOOK = "nvidia-container-runtime-hook"
+
+
+PODMAN = """
+[containers]
+{more}
+log_driver = "k8s-file"
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -136,6 +148,62 @@ def running_registry(
     with _started(command, folder / "registry.log", {}, timeout=10) as alive:
         _await(answers, alive, folder / "registry.log")
         yield f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def running_podman(
+    folder: Path,
+    storage: str,
+    *,
+    before: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    more: str = "",
+) -> Iterator[Engine]:
+    """A podman service with all of its data below a folder, which is removed.
+
+    `storage` is its storage.conf, `more` what stands in the first part of its containers.conf besides; `before` are the
+    words before its command, and `environment` all of its variables.
+    """
+    (folder / "containers.conf").write_text(PODMAN.format(more=more))
+    (folder / "storage.conf").write_text(storage.format(folder=folder))
+    socket = f"unix://{folder}/podman.sock"
+    variables = {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+    }
+    podman = [*before, program("podman") or "podman"]
+    environment = {**(os.environ if environment is None else environment), **variables}
+    tried = subprocess.run([*podman, "info"], env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    if before and tried.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"no namespaces for users here: {tried.stderr.strip().splitlines()[-1]}")
+    client = Engine(socket=socket, environment={"DOCKER_HOST": socket}, client=program("docker") or "docker")
+    with (folder / "log").open("wb") as log:
+        service = subprocess.Popen(
+            [*podman, "system", "service", "--time=0", socket],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            start_new_session=True,
+        )
+    try:
+        end = time.monotonic() + 60
+        while client.run("version", check=False).returncode:
+            assert service.poll() is None and time.monotonic() < end, (folder / "log").read_text()
+            time.sleep(0.05)
+        yield client
+    finally:
+        remaining = client.run("ps", "--all", "--quiet", check=False).stdout.split()
+        if remaining:
+            client.run("rm", "--force", *remaining, check=False)
+        service.terminate()
+        service.wait(30)
+        for mount in Path("/proc/self/mountinfo").read_text().splitlines():
+            place = mount.split()[4]
+            if place.startswith(f"{folder}/"):
+                subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def import_base(engine: Engine) -> str:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import select
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import benches
 from tests.servers.slurm import Cluster
-from tests.steps import job_in, output_of
 
 from stoker.backends.slurm.backend import SlurmBackend
-from stoker.core.plan import Job, JobStatus, LogLine, Site
+from stoker.core.plan import Job
 from stoker.core.protocol import JOB
 from stoker.images.wheel import worker_bundle
-from stoker.store.blobs import Blobs
-
-SECONDS = 180.0
-"""For anything to come about. Most does within three; a job that is started again waits for six."""
 
 CODE = '''
 import os, signal, socket, sys, time
@@ -106,66 +100,26 @@ def counts(path, until):
         time.sleep(0.05)
     return len(open(path).readlines())
 '''
-VALUES = ("add", "counts", "heeds", "python", "waits", "where")
-"""Functions of `CODE` that return something."""
 
 
-class Bench:
-    """One run's backend, site and store; steps are functions of `CODE`."""
+class Bench(benches.Bench[SlurmBackend]):
+    """One run's backends on a cluster."""
+
+    CODE = CODE
+    VALUES = ("add", "counts", "heeds", "python", "waits", "where")
+    SECONDS = 180.0
+    """Most comes about within three; a job that is started again waits for six."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
-        self.folder = folder
+        super().__init__(folder, worker_bundle(folder))
         self.cluster = cluster
-        self.code = folder / "code"
-        self.code.mkdir()
-        (self.code / "steps.py").write_text(CODE)
-        self.blobs = Blobs(str(folder / "artifacts"))
-        self.site = Site(
-            artifacts=self.blobs.uri,
-            scratch=str(folder / "scratch"),
-            folder=str(self.code),
-            checkpoints=str(folder / "checkpoints"),
-            bundle=str(worker_bundle(folder)),
-        )
-        Path(self.blobs.uri).mkdir(exist_ok=True)
-        self.options: dict[str, Any] = {"poll": 0.2, "python": "", "reuse": False}
-        self.made: list[SlurmBackend] = []
-        self.lines: dict[str, list[LogLine]] = {}
-        self.news: dict[str, list[JobStatus]] = {}
+        self.options = {"poll": 0.2, "python": "", "reuse": False}
 
     def backend(self, **options: Any) -> SlurmBackend:
         given = {name: value for name, value in {**self.options, **options}.items() if value != ""}
         made = SlurmBackend(self.site, given)
         self.made.append(made)
         return made
-
-    def job(self, function: str, **given: Any) -> Job:
-        return job_in(self.code, self.blobs, function, values=VALUES, **given)
-
-    def until(self, backend: SlurmBackend, done: Callable[[], bool], seconds: float = SECONDS) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, (self.news, self.lines, self.cluster.jobs())
-            select.select(list(backend.wakeups()), [], [], 0.2)
-            for name, status in backend.poll(()).items():
-                self.news.setdefault(name, []).append(status)
-                self.lines.setdefault(name, []).extend(status.lines)
-
-    def over(self, backend: SlurmBackend, *jobs: Job) -> JobStatus:
-        """Send jobs and wait for their ends; that of the first."""
-        for job in jobs:
-            backend.submit(job)
-        return self.end(backend, *jobs)
-
-    def end(self, backend: SlurmBackend, *jobs: Job) -> JobStatus:
-        self.until(backend, lambda: all(self.ended(job) is not None for job in jobs))
-        found = self.ended(jobs[0])
-        assert found is not None
-        return found
-
-    def ended(self, job: Job) -> JobStatus | None:
-        over = [one for one in self.news.get(job.name, ()) if one.state in ("succeeded", "failed") or one.lost]
-        return over[-1] if over else None
 
     def events(self, job: Job) -> list[str]:
         """The notes of a job's events, beside those that tell of its states."""
@@ -174,12 +128,6 @@ class Bench:
 
     def messages(self, job: Job) -> list[str]:
         return [one.message for one in self.news.get(job.name, ()) if one.state == "queued"]
-
-    def texts(self, job: Job, stream: str = "stdout") -> list[str]:
-        return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
-
-    def output(self, status: JobStatus | None) -> Any:
-        return output_of(status, self.blobs)
 
     def jobs(self) -> list[dict[str, str]]:
         """What the cluster knows of this bench's jobs."""
@@ -212,8 +160,7 @@ def _used(cluster: Cluster, monkeypatch: Any) -> Iterator[Cluster]:
 def bench(tmp_path: Path, cluster: Cluster) -> Iterator[Bench]:
     made = Bench(tmp_path, cluster)
     yield made
-    for backend in made.made:
-        backend.close()
+    made.close()
 
 
 STACK = """

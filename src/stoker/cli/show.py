@@ -216,7 +216,7 @@ def _remark(step: Step, beside: _Beside) -> str:
         tally = element_counts(step, beside.running)
         if set(tally) != {step.status}:
             words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
-        if kept := step.caught_count:
+        if kept := step.caught_failures:
             words.append(f"{kept:,} failed, and the failure is kept")
         words += _waits(step, beside.placements)
     elif step.status in STEP_GOOD and step.message:  # a failure that was caught

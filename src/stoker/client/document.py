@@ -50,9 +50,9 @@ def step_status(step: Step, running: Collection[str]) -> str:
 
 def element_counts(step: Step, running: Collection[str]) -> Counter[str]:
     """How many elements of a fan-out have which status, counted by the database: there may be a hundred thousand."""
-    counts = Counter(step.ended_counts)
+    counts = Counter(step.ended_by_status)
     rest = (step.count or 0) - counts.total()
-    number = step.count_without_row([key for key in running if key.startswith(f"{step.key}[")]) if rest else 0
+    number = step.unended_count([key for key in running if key.startswith(f"{step.key}[")]) if rest else 0
     counts.update({"running": number, "pending": rest - number})
     return +counts
 

@@ -174,16 +174,16 @@ class Step:
         return self.key if element is None else element.key
 
     @property
-    def ended_counts(self) -> Mapping[str, int]:
+    def ended_by_status(self) -> Mapping[str, int]:
         """Of a fan-out: how many elements ended with which status."""
         return self._store.records.counts(self.run_id, parent=self.key)
 
-    def count_without_row(self, keys: Sequence[str]) -> int:
+    def unended_count(self, keys: Sequence[str]) -> int:
         """How many of some elements have not ended: who says that they run may have said so before."""
         return len(keys) - self._store.records.count_rows(self.run_id, keys)
 
     @property
-    def caught_count(self) -> int:
+    def caught_failures(self) -> int:
         """Of a fan-out: how many elements failed and succeeded all the same, because their failures were caught."""
         return self._store.records.caught_count(self.run_id, self.key)
 

@@ -52,6 +52,7 @@ exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/m
 #    "argv": [],
 #    "digest": "",
 #    "kind": "script",
+#    "metaflow": false,
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",

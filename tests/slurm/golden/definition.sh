@@ -84,6 +84,7 @@ exec apptainer exec --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.st
 #    "argv": [],
 #    "digest": "",
 #    "kind": "script",
+#    "metaflow": false,
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",

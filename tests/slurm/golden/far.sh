@@ -59,6 +59,7 @@ exec python3 -m stoker.worker.boot "$here/job.json"
 #    "argv": [],
 #    "digest": "",
 #    "kind": "script",
+#    "metaflow": false,
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",

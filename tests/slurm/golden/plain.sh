@@ -49,6 +49,7 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #    "argv": [],
 #    "digest": "",
 #    "kind": "script",
+#    "metaflow": false,
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",

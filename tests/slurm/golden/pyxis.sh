@@ -61,6 +61,7 @@ exit "$code"
 #    "argv": [],
 #    "digest": "",
 #    "kind": "script",
+#    "metaflow": false,
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",

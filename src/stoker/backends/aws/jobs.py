@@ -19,7 +19,7 @@ import attrs
 from stoker.backends.aws.api import command_line
 from stoker.backends.aws.settings import AwsSettings
 from stoker.backends.base.adoption import about
-from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site
@@ -98,8 +98,8 @@ class JobPlaces:
 
     def samples(self, job: Job, site: Site) -> tuple[str, str]:
         """The file in which a job's devices are accounted for, as its container calls it and as this machine does."""
-        name = f"samples-{self.name}-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
-        return f"/tmp/stoker-{name}", f"{site.scratch}/{name}"
+        there = samples_file(job, site, self.name)
+        return f"/tmp/stoker-{os.path.basename(there)}", there
 
     def document(self, jobs: Sequence[Job], site: Site, folder: str) -> dict[str, Any]:
         """The document of a job: what a later driver must know of it, and what its containers are told."""
@@ -108,11 +108,8 @@ class JobPlaces:
 
     def _entry(self, job: Job, site: Site, folder: str) -> Any:
         """What one container, or the nodes of a gang, are told."""
-        lease, gang = None, None
-        if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-            lease = requested_lease(job, samples=self.samples(job, site)[0])
-        if nodes_of(job) > 1:
-            gang = gang_task(job, folder, self.topology, token=token_of([job]))
+        lease = requested_lease(job, samples=self.samples(job, site)[0])
+        gang = gang_task(job, folder, self.topology, token=token_of([job])) if nodes_of(job) > 1 else None
         own = attrs.evolve(job, secrets={})
         return to_json(
             with_copies(boot_spec(own, site, checkpoints=CHECKPOINTS, grace=self.grace, lease=lease, gang=gang))

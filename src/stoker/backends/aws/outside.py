@@ -10,14 +10,14 @@ import json
 import os
 import re
 import urllib.parse
-from typing import Any, Collection, Final, Generic, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Collection, Final, Generic, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
-from stoker.backends.aws.api import AwsApi, AwsClient, code_of, is_denied
+from stoker.backends.aws.api import PERSON_WAITS, AwsApi, AwsClient, code_of, is_denied
 from stoker.backends.aws.settings import AwsSettings
-from stoker.backends.base.backend import LeftJob
-from stoker.core.errors import BackendError
+from stoker.backends.base.backend import LeftJob, Sweep
+from stoker.core.errors import BackendError, StokerError
 from stoker.core.findings import Check
 from stoker.core.imagenames import ECR_HOST
 
@@ -131,6 +131,25 @@ def store_check(api: AwsApi, store: str, policy: str) -> Iterator[Check]:
         yield Check(name="store", found=f"{store}, listed and written")
 
 
+def account_checks(
+    api: AwsApi, settings: AwsSettings, store: str, *, listed: Iterator[Check], own: Iterator[Check], policy: str
+) -> Iterator[Check]:
+    """What a stack with these settings finds; ends at the first thing without which nothing else can be asked.
+
+    `listed` asks for what every run needs, and `own` for what else a service has; `policy` says who prints policies.
+    """
+    yield (who := account_check(api, settings))
+    if who.problem:
+        return
+    yield from listed
+    try:
+        yield from own
+        yield from image_check(api, str(settings.get("image", "")))
+        yield from store_check(api, store, policy)
+    except BackendError as error:  # it went away between two questions
+        yield Check(name="account", found="", problem=error.message, fix=error.fix)
+
+
 # Policies
 
 
@@ -197,6 +216,22 @@ class Leftovers(Generic[Client]):
     settings: type[AwsSettings]
     told_apart: Sequence[str] = ("profile", "region", "endpoint_url")
     """The settings by which one place differs from another."""
+
+    @contextlib.contextmanager
+    def asked(self, options: Mapping[str, Any]) -> Iterator[tuple[Client, Any]]:
+        """A client that has an answer of AWS while a person waits, and the settings; closed at the end."""
+        settings = self.settings(**options)
+        with contextlib.closing(self.client(settings, patience=PERSON_WAITS)) as client:
+            yield client, settings
+
+    def sweep(self, parts: Sequence[Mapping[str, Any]], sweep: Sweep, clean: Callable[[Client], None]) -> None:
+        """`clean` each account; what does not answer is said."""
+        for part in parts:
+            try:
+                for client in self.accounts([part]):
+                    clean(client)
+            except StokerError as error:
+                sweep.say(error.message)
 
     def accounts(self, parts: Sequence[Mapping[str, Any]]) -> Iterator[Client]:
         """A client of each account that parts of stacks name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Final
+from typing import Any, Callable, Final, Mapping
 
 import attrs
 
@@ -61,3 +61,8 @@ class AwsSettings:
         """The field's value, or `default` where nothing was asked."""
         value = getattr(self, name)
         return default if value is UNSET or value is None else value
+
+
+def image_of_settings(kind: type[Any]) -> Callable[[Mapping[str, Any]], str]:
+    """Says which image settings of this class name."""
+    return lambda options: str(kind(**options).get("image", ""))

@@ -6,7 +6,6 @@ and writes logs (`execution_role`: AWS's own AmazonECSTaskExecutionRolePolicy).
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.aws.api import PERSON_WAITS, AwsApi, is_denied
@@ -15,12 +14,10 @@ from stoker.backends.aws.outside import (
     STORE,
     AwsRight,
     Leftovers,
-    account_check,
-    image_check,
+    account_checks,
     policies_text,
     policy,
     role_check,
-    store_check,
     trust_policy,
 )
 from stoker.backends.aws_batch.account import Account, read_account
@@ -29,7 +26,7 @@ from stoker.backends.aws_batch.definitions import LOG_GROUP, log_group, log_opti
 from stoker.backends.aws_batch.queues import JobQueue
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.backend import Leftover, Preparation, ProbeRequest, Sweep
-from stoker.core.errors import BackendError, StokerError
+from stoker.core.errors import BackendError
 from stoker.core.findings import Check
 
 OPEN: Final = ("profile", "iam_role", "execution_role", "image")
@@ -69,16 +66,17 @@ _POLICY: Final = "`stoker stacks setup batch` prints the least policy"
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     """For `stoker doctor --stack`: what `checks` finds, with an answer of AWS while a person waits."""
-    settings = BatchSettings(**options)
-    with contextlib.closing(BatchClient(settings, patience=PERSON_WAITS)) as client:
+    with LEFT.asked(options) as (client, settings):
         yield from checks(client, settings, request.store)
 
 
 def checks(api: AwsApi, settings: BatchSettings, store: str) -> Iterator[Check]:
-    """What a stack with these settings finds; ends at the first thing without which nothing else can be asked."""
-    yield (who := account_check(api, settings))
-    if who.problem:
-        return
+    """What a stack with these settings finds."""
+    listed, own = _queues_check(api, settings), _own_checks(api, settings)
+    return account_checks(api, settings, store, listed=listed, own=own, policy=_POLICY)
+
+
+def _queues_check(api: AwsApi, settings: BatchSettings) -> Iterator[Check]:
     try:
         account = read_account(api, settings)
     except BackendError as error:
@@ -86,15 +84,13 @@ def checks(api: AwsApi, settings: BatchSettings, store: str) -> Iterator[Check]:
         yield Check(name="queues", found="", problem=error.message, fix=fix if is_denied(error) else error.fix)
     else:
         yield from queue_checks(account, settings)
-    try:
-        for field in ("iam_role", "execution_role"):
-            if settings.get(field):
-                yield role_check(api, field, str(settings.get(field)), TRUSTED)
-        yield from image_check(api, str(settings.get("image", "")))
-        yield from store_check(api, store, _POLICY)
-        yield from log_check(api, settings)
-    except BackendError as error:  # it went away between two questions
-        yield Check(name="account", found="", problem=error.message, fix=error.fix)
+
+
+def _own_checks(api: AwsApi, settings: BatchSettings) -> Iterator[Check]:
+    for field in ("iam_role", "execution_role"):
+        if settings.get(field):
+            yield role_check(api, field, str(settings.get(field)), TRUSTED)
+    yield from log_check(api, settings)
 
 
 def queue_checks(account: Account, settings: BatchSettings) -> Iterator[Check]:
@@ -157,8 +153,14 @@ def log_check(api: AwsApi, settings: BatchSettings) -> Iterator[Check]:
 # How a stack is made
 
 
-def suggest(api: AwsApi, answers: Mapping[str, str]) -> Mapping[str, str]:
-    """What the other settings usually are in a region: all of its queues."""
+def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
+    """What the other settings usually are in a region."""
+    with LEFT.asked({"region": answers["region"]}) as (client, _):
+        return suggested(client, answers)
+
+
+def suggested(api: AwsApi, answers: Mapping[str, str]) -> Mapping[str, str]:
+    """The same, of an account: all of its queues."""
     queues = read_account(api, BatchSettings(region=answers["region"])).queues
     names = ", ".join(queue_text(queue) for queue in queues if not queue.problem and queue.usable)
     return {**dict.fromkeys(OPEN, ""), "queues": names}
@@ -174,7 +176,14 @@ def queue_text(queue: JobQueue) -> str:
     return "=".join(filter(None, (queue.name, "+".join([*names, *(["SPOT"] if "SPOT" in kinds else [])]))))
 
 
-def prepare(open_api: Callable[[BatchSettings], AwsApi], options: Mapping[str, Any], store: str) -> Preparation | None:
+def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
+    """The log group and the rights that are missing."""
+    return preparation(lambda settings: BatchClient(settings, patience=PERSON_WAITS), options, store)
+
+
+def preparation(
+    open_api: Callable[[BatchSettings], AwsApi], options: Mapping[str, Any], store: str
+) -> Preparation | None:
     """What must be made before a stack with these settings works; None where nothing is missing.
 
     A log group that the settings name is made. Where this identity may not do what a run does, the least policies are
@@ -238,31 +247,32 @@ left_jobs, end_left, end_recorded = LEFT.left_jobs, LEFT.end_left, LEFT.end_reco
 
 def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """End the jobs of this database's runs that nobody continues, and deregister definitions that no job uses."""
-    jobs = definitions = 0
+    counts = {"jobs": 0, "definitions": 0}
     kept_tags = {tag_text(run) for run in sweep.kept}
     ours = {tag_text(run) for run in sweep.ours}
-    for part in parts:
-        try:
-            for client in LEFT.accounts([part]):
-                used: set[str] = set()
-                for row in _live_jobs(client):
-                    run = str(row["tags"][RUN_TAG])
-                    if run in ours and run not in kept_tags:
-                        jobs += 1
-                        if not sweep.dry_run:
-                            client.end(str(row["jobId"]))
-                    else:
-                        used.add(str(row["jobDefinition"]))
-                for definition in list(client.definitions()):
-                    arn = str(definition["jobDefinitionArn"])
-                    if (definition.get("tags") or {}).get(TAG) == "definition" and arn not in used:
-                        definitions += 1
-                        if not sweep.dry_run:
-                            client.deregister(arn)
-        except StokerError as error:
-            sweep.say(error.message)
-    yield Leftover(kind="batch_jobs", noun="job", rest="of runs on AWS Batch", count=jobs)
-    yield Leftover(kind="batch_definitions", noun="job definition", rest="that no job uses", count=definitions)
+
+    def clean(client: BatchClient) -> None:
+        used: set[str] = set()
+        for row in _live_jobs(client):
+            run = str(row["tags"][RUN_TAG])
+            if run in ours and run not in kept_tags:
+                counts["jobs"] += 1
+                if not sweep.dry_run:
+                    client.end(str(row["jobId"]))
+            else:
+                used.add(str(row["jobDefinition"]))
+        for definition in list(client.definitions()):
+            arn = str(definition["jobDefinitionArn"])
+            if (definition.get("tags") or {}).get(TAG) == "definition" and arn not in used:
+                counts["definitions"] += 1
+                if not sweep.dry_run:
+                    client.deregister(arn)
+
+    LEFT.sweep(parts, sweep, clean)
+    yield Leftover(kind="batch_jobs", noun="job", rest="of runs on AWS Batch", count=counts["jobs"])
+    yield Leftover(
+        kind="batch_definitions", noun="job definition", rest="that no job uses", count=counts["definitions"]
+    )
 
 
 def _live_jobs(client: BatchClient) -> Iterator[Mapping[str, Any]]:

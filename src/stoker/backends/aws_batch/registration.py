@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
-from stoker.backends.aws.settings import complete_region, usual_region
+from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.backend import Backend, FlowDecorator, Preparation, StackSetup, later, of_parts
+from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.core.findings import Check
 
@@ -29,11 +28,6 @@ def puller(options: Mapping[str, Any]) -> Puller | None:
     )
 
 
-def parent_image(options: Mapping[str, Any]) -> str:
-    """The image of the settings."""
-    return str(BatchSettings(**options).get("image", ""))
-
-
 def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     """Refused: what leads into a container of ECS is a program of AWS's, with a protocol of its own."""
     raise no_way(
@@ -53,25 +47,6 @@ def doctor() -> Iterator[Check]:
     yield reach("aws", files=files, variables=variables)
 
 
-def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
-    """What the other settings usually are in a region."""
-    from stoker.backends.aws.api import PERSON_WAITS
-    from stoker.backends.aws_batch import outside
-    from stoker.backends.aws_batch.client import BatchClient
-
-    with contextlib.closing(BatchClient(BatchSettings(region=answers["region"]), patience=PERSON_WAITS)) as client:
-        return outside.suggest(client, answers)
-
-
-def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
-    """The log group and the rights that are missing."""
-    from stoker.backends.aws.api import PERSON_WAITS
-    from stoker.backends.aws_batch import outside
-    from stoker.backends.aws_batch.client import BatchClient
-
-    return outside.prepare(lambda settings: BatchClient(settings, patience=PERSON_WAITS), options, store)
-
-
 SETUP: Final = StackSetup(
     questions={
         "region": "The region of the queues",
@@ -82,11 +57,11 @@ SETUP: Final = StackSetup(
         "image": "The image of steps that name none; empty for plain Python",
     },
     complete=complete_region,
-    suggest=suggest,
+    suggest=later("stoker.backends.aws_batch.outside:suggest"),
     usual=usual_region,
     name=lambda region: f"batch-{region}",
     store="The artifact store, a bucket that steps reach: s3://BUCKET/PREFIX",
-    prepare=prepare,
+    prepare=later("stoker.backends.aws_batch.outside:prepare"),
 )
 
 
@@ -104,7 +79,7 @@ BATCH: Final = Backend(
         help='Run the step on AWS Batch: `@batch(gpu=1, queue="gpus", image="team/train:1")`.',
     ),
     puller=puller,
-    parent_image=parent_image,
+    parent_image=image_of_settings(BatchSettings),
     doctor=doctor,
     probe=later("stoker.backends.aws_batch.outside:probe"),
     setup=SETUP,

@@ -7,6 +7,7 @@ when the first step asks for an accelerator: finding devices costs a driver's st
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import time
@@ -17,7 +18,7 @@ import attrs
 from stoker.backends.base.statuses import failed
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, errors
-from stoker.core.plan import Job, JobStatus, StepPlan, reporter_of
+from stoker.core.plan import Job, JobStatus, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.status import REFUSED
 from stoker.core.values import frozen
@@ -255,7 +256,7 @@ class Leasing:
     def _lease(self, job: Job, whole: Lease, devices: tuple[Device, ...], node: int) -> Lease:
         inventory = self._devices.inventory()
         return attrs.evolve(
-            requested_lease(job, samples=self._samples(job, node)),
+            _without_devices(job, self._samples(job, node)),
             ticket=whole.ticket,
             devices=devices,
             memory=whole.memory,
@@ -275,11 +276,21 @@ def samples_path(scratch: str, job: str, node: int = 0) -> str:
     return os.path.join(scratch, f"samples-{name}.jsonl")
 
 
-def requested_lease(job: Job, *, samples: str) -> Lease:
-    """The lease without devices: what follows from the step alone.
+def samples_file(job: Job, site: Site, platform: str) -> str:
+    """The file in which the devices of a platform's job are accounted for, as this machine calls it."""
+    return f"{site.scratch}/samples-{platform}-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
+
+
+def requested_lease(job: Job, *, samples: str) -> Lease | None:
+    """The lease without devices: what follows from the step alone; None for a hook, and a step that asks for none.
 
     Where a platform allocates the devices, the worker fills them in (`worker.boot`).
     """
+    is_wanted = job.kind == "step" and job.step.settings.resources.gpus_per_node
+    return _without_devices(job, samples) if is_wanted else None
+
+
+def _without_devices(job: Job, samples: str) -> Lease:
     from stoker.core.devices import Lease  # only for steps with devices
 
     settings = job.step.settings

@@ -20,6 +20,7 @@ import attrs
 
 from stoker.backends.base import mailboxes
 from stoker.backends.base.adoption import EarlierJobs, about
+from stoker.backends.base.leasing import samples_file
 from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed
@@ -377,7 +378,7 @@ class KubeflowPlatform:
         """The status of a job whose program has said that it is over."""
         assert handle.letter is not None
         if news.result is not None:
-            path = requests.samples_of(handle.job, self._site)
+            path = samples_file(handle.job, self._site, "kubeflow")
             mailboxes.keep_samples(handle.job, path, [mailboxes.samples(handle.letter)])
         elif news.state.lost:
             return failed(WORKER_LOST, "its pod was lost; Kubeflow has started another one")

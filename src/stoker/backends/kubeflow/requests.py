@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
@@ -10,7 +9,7 @@ import attrs
 
 from stoker.backends.base import mailprogram
 from stoker.backends.base.backend import Leftover, Sweep, settings_of
-from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, with_copies
 from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow.settings import FANOUT, PATIENCE, KubeflowSettings
@@ -109,17 +108,10 @@ def body(
 
 def job_document(job: Job, site: Site) -> BootSpec:
     """What `worker.boot` is told of a job in a task's pod."""
-    lease = None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=samples_of(job, site))
+    lease = requested_lease(job, samples=samples_file(job, site, "kubeflow"))
     return with_copies(
         boot_spec(attrs.evolve(job, secrets={}), site, checkpoints=CHECKPOINTS, grace=GRACE, lease=lease)
     )
-
-
-def samples_of(job: Job, site: Site) -> str:
-    """The file in which a job's devices are accounted for, as this machine calls it."""
-    return f"{site.scratch}/samples-kubeflow-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
 
 
 # What runs left

@@ -31,7 +31,7 @@ def _lines(job: Job, message: Mapping[str, Any], site: Site) -> Iterator[str]:
     if job.step.environment:
         yield stop(f"missing: the packages of {job.key} are installed into an environment when a run begins")
     yield 'here=$(mktemp -d "${TMPDIR:-/tmp}/stoker-by-hand-XXXXXX")'
-    lease = requested_lease(job, samples="") if job.step.settings.resources.gpus_per_node else None
+    lease = requested_lease(job, samples="")
     # The interpreter has its own folders by itself.
     own = tuple(
         entry for entry in site.path if not is_below(entry, sys.prefix) and not is_below(entry, sys.base_prefix)

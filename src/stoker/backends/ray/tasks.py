@@ -16,7 +16,7 @@ import attrs
 
 from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
 from stoker.backends.ray import orders as rayorders
 from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
@@ -100,21 +100,14 @@ def ray_request(job: Job, settings: RaySettings) -> dict[str, Any]:
     }
 
 
-def samples_of(job: Job, site: Site) -> str:
-    """The file in which a job's devices are accounted for, as this machine calls it; `worker.boot` adds the node."""
-    return f"{site.scratch}/samples-ray-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
-
-
 def entry(
     job: Job, site: Site, settings: RaySettings, *, folder: str, shares: bool, sealed: SealedSecrets | None
 ) -> dict[str, Any]:
     """One job in the document or an order; `sealed` stands for its secrets."""
     nodes = nodes_of(job)
-    lease = None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=samples_of(job, site))
-        if job.step.settings.resources.get("share"):
-            lease = attrs.evolve(lease, memory=job.step.settings.resources.get("gpu_memory"))
+    lease = requested_lease(job, samples=samples_file(job, site, "ray"))
+    if lease is not None and job.step.settings.resources.get("share"):
+        lease = attrs.evolve(lease, memory=job.step.settings.resources.get("gpu_memory"))
     job = attrs.evolve(job, secrets={})
     spec = boot_spec(
         job,

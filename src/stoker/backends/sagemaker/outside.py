@@ -6,27 +6,24 @@ writes the log, and the step's code reads and writes the artifact store (`JOB`).
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.aws.api import PERSON_WAITS, AwsApi, is_denied
+from stoker.backends.aws.api import AwsApi, is_denied
 from stoker.backends.aws.outside import (
     STORE,
     AwsRight,
     Leftovers,
-    account_check,
-    image_check,
+    account_checks,
     policies_text,
     policy,
     role_check,
-    store_check,
     trust_policy,
 )
 from stoker.backends.base.backend import Leftover, Preparation, ProbeRequest, Sweep
 from stoker.backends.sagemaker.client import LOG_GROUP, SagemakerClient
 from stoker.backends.sagemaker.requests import run_prefix
 from stoker.backends.sagemaker.settings import SagemakerSettings
-from stoker.core.errors import BackendError, StokerError
+from stoker.core.errors import BackendError
 from stoker.core.findings import Check
 
 POLICY: Final = "`stoker stacks setup sagemaker` prints the least policy where one is missing"
@@ -68,16 +65,16 @@ JOB: Final[Sequence[AwsRight]] = (
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     """For `stoker doctor --stack`: what `checks` finds, with an answer of AWS while a person waits."""
-    settings = SagemakerSettings(**options)
-    with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
+    with LEFT.asked(options) as (client, settings):
         yield from checks(client, settings, request.store)
 
 
 def checks(api: AwsApi, settings: SagemakerSettings, store: str) -> Iterator[Check]:
-    """What a stack with these settings finds; ends at the first thing without which nothing else can be asked."""
-    yield (who := account_check(api, settings))
-    if who.problem:
-        return
+    """What a stack with these settings finds."""
+    return account_checks(api, settings, store, listed=_jobs_check(api), own=_role_check(api, settings), policy=POLICY)
+
+
+def _jobs_check(api: AwsApi) -> Iterator[Check]:
     try:
         api.call("sagemaker", "list_training_jobs", MaxResults=1)
     except BackendError as error:
@@ -85,19 +82,23 @@ def checks(api: AwsApi, settings: SagemakerSettings, store: str) -> Iterator[Che
         yield Check(name="training jobs", found="", problem=error.message, fix=fix)
     else:
         yield Check(name="training jobs", found="listed")
-    try:
-        if settings.get("role"):
-            yield role_check(api, "role", str(settings.get("role")), TRUSTED)
-        else:
-            fix = "name one: role = 'arn:aws:iam::…:role/…'"
-            yield Check(name="role", found="", problem="jobs have no role, and do not start without one", fix=fix)
-        yield from image_check(api, str(settings.get("image", "")))
-        yield from store_check(api, store, POLICY)
-    except BackendError as error:  # it went away between two questions
-        yield Check(name="account", found="", problem=error.message, fix=error.fix)
 
 
-def prepare(api: AwsApi, settings: SagemakerSettings, store: str) -> Preparation | None:
+def _role_check(api: AwsApi, settings: SagemakerSettings) -> Iterator[Check]:
+    if settings.get("role"):
+        yield role_check(api, "role", str(settings.get("role")), TRUSTED)
+    else:
+        fix = "name one: role = 'arn:aws:iam::…:role/…'"
+        yield Check(name="role", found="", problem="jobs have no role, and do not start without one", fix=fix)
+
+
+def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
+    """The rights that are missing."""
+    with LEFT.asked(options) as (client, settings):
+        return preparation(client, settings, store)
+
+
+def preparation(api: AwsApi, settings: SagemakerSettings, store: str) -> Preparation | None:
     """The least policies where this identity may not list training jobs, or jobs have no role; None otherwise."""
     identity = api.call("sts", "get_caller_identity")
     what = "" if settings.get("role") else "a role of training jobs, with these policies; name it as `role`"
@@ -127,16 +128,15 @@ left_jobs, end_left, end_recorded = LEFT.left_jobs, LEFT.end_left, LEFT.end_reco
 
 def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """End the jobs of this database's runs that nobody continues."""
-    jobs = 0
+    jobs: set[str] = set()
     ended = tuple(run_prefix(run) for run in set(sweep.ours) - sweep.kept)
-    for part in parts:
-        try:
-            for client in LEFT.accounts([part]):
-                for name in list(client.live("stoker-")):
-                    if name.startswith(ended):
-                        jobs += 1
-                        if not sweep.dry_run:
-                            client.end(name)
-        except StokerError as error:
-            sweep.say(error.message)
-    yield Leftover(kind="sagemaker_jobs", noun="training job", rest="of runs on SageMaker", count=jobs)
+
+    def clean(client: SagemakerClient) -> None:
+        for name in list(client.live("stoker-")):
+            if name.startswith(ended):
+                jobs.add(name)
+                if not sweep.dry_run:
+                    client.end(name)
+
+    LEFT.sweep(parts, sweep, clean)
+    yield Leftover(kind="sagemaker_jobs", noun="training job", rest="of runs on SageMaker", count=len(jobs))

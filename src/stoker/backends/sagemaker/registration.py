@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
-from stoker.backends.aws.settings import complete_region, usual_region
+from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
 from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
     FlowDecorator,
-    Preparation,
     StackSetup,
     later,
     of_parts,
@@ -35,11 +33,6 @@ def puller(options: Mapping[str, Any]) -> Puller | None:
     )
 
 
-def parent_image(options: Mapping[str, Any]) -> str:
-    """The image of the settings."""
-    return str(SagemakerSettings(**options).get("image", ""))
-
-
 def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     """Refused: what leads into a training job is a program of AWS's, with a protocol of its own."""
     name = str(attempt.identity.get("name") or "NAME")
@@ -51,22 +44,6 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     )
 
 
-def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
-    """Nothing is usual: roles and images are each account's own."""
-    return {"profile": "", "role": "", "image": ""}
-
-
-def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
-    """The rights that are missing."""
-    from stoker.backends.aws.api import PERSON_WAITS
-    from stoker.backends.sagemaker import outside
-    from stoker.backends.sagemaker.client import SagemakerClient
-
-    settings = SagemakerSettings(**options)
-    with contextlib.closing(SagemakerClient(settings, patience=PERSON_WAITS)) as client:
-        return outside.prepare(client, settings, store)
-
-
 SETUP: Final = StackSetup(
     questions={
         "region": "The region of the training jobs",
@@ -75,11 +52,11 @@ SETUP: Final = StackSetup(
         "image": "The image of steps that name none, in ECR and in this region",
     },
     complete=complete_region,
-    suggest=suggest,
+    suggest=lambda answers: {"profile": "", "role": "", "image": ""},  # each account's own
     usual=usual_region,
     name=lambda region: f"sagemaker-{region}",
     store="The artifact store, a bucket in this region: s3://BUCKET/PREFIX",
-    prepare=prepare,
+    prepare=later("stoker.backends.sagemaker.outside:prepare"),
 )
 
 
@@ -97,7 +74,7 @@ SAGEMAKER: Final = Backend(
         resources=(*RESOURCES, "trainium"),
     ),
     puller=puller,
-    parent_image=parent_image,
+    parent_image=image_of_settings(SagemakerSettings),
     probe=later("stoker.backends.sagemaker.outside:probe"),
     setup=SETUP,
     left_jobs=of_parts("stoker.backends.sagemaker.outside:left_jobs"),

@@ -25,6 +25,7 @@ import attrs
 from stoker.backends.base import mailboxes
 from stoker.backends.base.adoption import EarlierJobs, about
 from stoker.backends.base.backend import settings_of
+from stoker.backends.base.leasing import samples_file
 from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import JobReport
@@ -413,7 +414,7 @@ class SkypilotPlatform:
                 return self._lost(handle, machine, PREEMPTED, "its machine was taken away", output)
             if self._all_over(news, machine):
                 if first.result is not None:
-                    path = requests.samples_of(handle.job, self._site)
+                    path = samples_file(handle.job, self._site, "skypilot")
                     mailboxes.keep_samples(handle.job, path, map(mailboxes.samples, handle.letters))
                 status = mailboxes.status_of(handle.job, first, ended=handle.ended)
         elif machine.gone_at and time.monotonic() - machine.gone_at > LAST_WORDS:

@@ -18,7 +18,7 @@ import attrs
 
 from stoker.backends.base import mailprogram
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_copies
 from stoker.backends.skypilot.catalog import WITHOUT_PRICE
 from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings, alternatives
@@ -436,20 +436,12 @@ def launch_words(
 def job_document(job: Job, site: Site, mailbox: str, *, shares: bool, token: str | None = None) -> BootSpec:
     """What `worker.boot` is told of a job on a machine."""
     nodes = nodes_of(job)
-    lease = None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=samples_of(job, site))
     spec = boot_spec(
         attrs.evolve(job, secrets={}),
         site,
         checkpoints=site.checkpoints if shares else CHECKPOINTS,
         grace=GRACE,
-        lease=lease,
+        lease=requested_lease(job, samples=samples_file(job, site, "skypilot")),
         gang=gang_task(job, mailbox, "skypilot", token=token) if nodes > 1 else None,
     )
     return spec if shares else with_copies(spec)
-
-
-def samples_of(job: Job, site: Site) -> str:
-    """The file in which a job's devices are accounted for, as this machine calls it."""
-    return f"{site.scratch}/samples-skypilot-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"

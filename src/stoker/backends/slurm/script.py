@@ -165,11 +165,8 @@ def specification(
     `secret` is shared by the nodes of a gang, `environment` has the credentials of the artifact store.
     """
     here = submission_folder(folder, job.run, token, index)
-    lease = gang = None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=f"{here}/samples.jsonl")
-    if nodes_of(job) > 1:
-        gang = gang_task(job, here, "slurm", token=secret)
+    lease = requested_lease(job, samples=f"{here}/samples.jsonl")
+    gang = gang_task(job, here, "slurm", token=secret) if nodes_of(job) > 1 else None
     return boot_spec(
         job,
         site,

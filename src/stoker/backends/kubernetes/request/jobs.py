@@ -30,7 +30,7 @@ import attrs
 
 from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, gang_task, is_below, nodes_of, request_digest, with_copies
 from stoker.backends.base.secrets import credentials
 from stoker.backends.kubernetes.request import pod as podprogram
@@ -158,11 +158,6 @@ def token_of(jobs: Sequence[Job], salt: int = 0) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def samples_of(job: Job, site: Site) -> str:
-    """The file in which a job's devices are accounted for, as this machine calls it; a gang's pods add their number."""
-    return f"{site.scratch}/samples-kubernetes-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
-
-
 def meetings(artifacts: str) -> str:
     """The folder of an artifact store in which the nodes of gangs find each other, with a folder for each run."""
     return f"{artifacts.removeprefix('file://')}/kubernetes"
@@ -188,9 +183,7 @@ def entry(
 ) -> dict[str, Any]:
     """One job in the document; `environment` opens the artifact store, and `checkpoints` is the folder of them in a pod
     that sees no other."""
-    lease = None
-    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = requested_lease(job, samples=samples_of(job, site))
+    lease = requested_lease(job, samples=samples_file(job, site, "kubernetes"))
     nodes, gang = nodes_of(job), None
     store = claim_store(site.artifacts)
     checkpoints = site.checkpoints if shares else checkpoints

@@ -19,6 +19,7 @@ import attrs
 
 from stoker.backends.base.adoption import EarlierJob
 from stoker.backends.base.backend import settings_of
+from stoker.backends.base.leasing import samples_file
 from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
@@ -454,7 +455,7 @@ class WarmPods:
 
     def _name_samples(self, pod: PoolPod, number: int, handle: KubernetesHandle) -> None:
         if handle.job.step.settings.resources.gpus_per_node:
-            names = f"{pod.folder}/{number}/samples.jsonl", k8sjobs.samples_of(handle.job, self._site)
+            names = f"{pod.folder}/{number}/samples.jsonl", samples_file(handle.job, self._site, "kubernetes")
             here, there = (json.dumps(name.removesuffix(".jsonl"))[1:-1].encode() for name in names)
             order_of(handle).names = here, there
 
