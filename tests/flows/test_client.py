@@ -318,7 +318,8 @@ def test_every_view_can_be_pickled(seen: Any) -> None:
 
 def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program = FLOW.replace(
-        "self._private = 1", 'self._private = self.again = b"x" * 9_000; self.twice = [self.again] * 2'
+        "self._private = 1",
+        'self._private = self.again = b"x" * 9_000; self.twice = [self.again] * 2; self.text = "é" * 9_000',
     )
     seen.write({"seen.py": program}).run("seen.py", "run", "--n_items", "2")
     run = Flow("Seen").latest_run
@@ -333,9 +334,11 @@ def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         f"{run.id}/work/work[0]": {"y": 0},
         f"{run.id}/work/work[1]": {"y": 2},
     }
-    values = dumped("--private", "start", "--exclude", "grid,items")[f"{run.id}/start/start"]
+    values = dumped("--private", "start", "--exclude", "grid,items,text")[f"{run.id}/start/start"]
     assert values == {"n-items": 2, "_private": b"x" * 9_000, "again": b"x" * 9_000, "twice": [b"x" * 9_000] * 2}
     assert not (seen.folder / ".values.part").exists()
+    shown = seen.run("seen.py", "dump", "start", "--include", "again,text", "--max-value-size", "9").stdout
+    assert "again = b'xxxxxx…" in shown and "text = 'ééééééé…" in shown
 
 
 def test_values_of_many_gigabytes_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
