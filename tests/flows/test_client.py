@@ -316,6 +316,17 @@ def test_every_view_can_be_pickled(seen: Any) -> None:
             wrong()
 
 
+def test_the_code_of_a_run(seen: Any) -> None:
+    program = FLOW.replace("import sys\n", "import sys\nimport parts.beside\n", 1)
+    seen.write({"seen.py": program, "parts/beside.py": "x = 1\n", "parts/__init__.py": ""}).run("seen.py", "run")
+    seen.write({"seen.py": "changed since", "parts/beside.py": "changed since"})
+    code = Flow("Seen").latest_run["start"].task.code
+    assert code.flowspec == program.lstrip() and code.info == {"script": "seen.py", "flow_name": "Seen"}
+    assert sorted(code.tarball.getnames()) == ["parts/__init__.py", "parts/beside.py", "seen.py"]
+    with code.extract() as folder:
+        assert Path(folder, "parts", "beside.py").read_text() == "x = 1\n"
+
+
 def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program = FLOW.replace(
         "self._private = 1",

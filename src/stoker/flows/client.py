@@ -17,6 +17,7 @@ from stoker.core.flow import GANG, OWN, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
 from stoker.flows import tags as flowtags
+from stoker.flows.code import MetaflowCode, code_of
 from stoker.flows.exceptions import (
     MetaflowInvalidPathspec,
     MetaflowNamespaceMismatch,
@@ -329,8 +330,9 @@ class Run(MetaflowObject):
         return None if end is None else end.data
 
     @property
-    def code(self) -> None:
-        """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
 
     @property
     def trigger(self) -> None:
@@ -623,8 +625,9 @@ class Task(MetaflowObject):
         return {one.name: one.value for one in self.metadata}
 
     @property
-    def code(self) -> None:
-        """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
 
     @property
     def environment_info(self) -> None:
