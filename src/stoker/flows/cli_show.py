@@ -157,20 +157,25 @@ def tasks(flow: FlowDefinition, arguments: list[str], command: str) -> Iterator[
 def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     included, excluded = _names(options.get("include", "")), _names(options.get("exclude", ""))
     most = int(options["max-value-size"]) if options.get("max-value-size", "").isdecimal() else _MOST
-    wanted = [
-        (task, artifact)
+    wanted = (
+        (
+            task,
+            [
+                artifact
+                for artifact in task.every_artifact(private="private" in flags)
+                if (not included or artifact.id in included) and artifact.id not in excluded
+            ],
+        )
         for task in tasks(flow, arguments, "dump")
-        for artifact in task.every_artifact(private="private" in flags)
-        if (not included or artifact.id in included) and artifact.id not in excluded
-    ]
+    )
     if "file" in options:
         pickles.write(options["file"], wanted)
         if "quiet" not in flags:
             say(f"Artifacts written to {options['file']}")
         return
-    for task, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
+    for task, chosen in wanted:
         echo(f"{task.pathspec}:")
-        for _, artifact in group:
+        for artifact in chosen:
             text = _short_repr(_beginning(artifact, most), most)
             echo(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
 
