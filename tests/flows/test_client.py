@@ -107,7 +107,7 @@ def test_views(seen: Any) -> None:
     assert (start.stdout, start.stderr) == ("hello\n", "trouble\n")
     assert start["_private"].data == 1 and "items" in start and start["items"].data == [0, 1, 2]
     assert DataArtifact(f"{start.pathspec}/items").sha == start["items"].sha
-    assert sorted(found.id for found in start) == ["grid", "items", "n-items"]
+    assert sorted(found.id for found in start) == ["grid", "items", "more", "n-items"]
     nodes = list(run["node"].in_order())
     assert [task.id for task in nodes] == ["node[0]", "node[1]"] and [task.data.z for task in nodes] == [0, 1]
     assert [task.stdout for task in nodes] == ["node 0\n", "node 1\n"]
@@ -117,7 +117,7 @@ def test_views(seen: Any) -> None:
         _ = run["ende"]
 
 
-def test_namespaces_and_tags(seen: Any) -> None:
+def test_namespaces_and_tags(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen.run("seen.py", "run", "--tag", "first", env={"STOKER_USER": "ann"})
     with pytest.raises(exceptions.MetaflowNamespaceMismatch, match="in namespace"):
         Flow("Seen")
@@ -139,6 +139,26 @@ def test_namespaces_and_tags(seen: Any) -> None:
     assert Run(run.pathspec).tags == run.tags == run["end"].task.tags
     run.replace_tags(["b", "user:c"], ["b", "user:ann"])
     assert run.user_tags == {"first", "b"}, "a tag that is removed and added is there, and a system tag is no user's"
+    other, set_tags = Run(run.pathspec), type(run._run.store.records).set_tags
+
+    def set_between(records: Any, id: str, tags: Any, *, expected: Any) -> bool:
+        """Somebody else gives a tag before these are written, and takes it off when they are."""
+        monkeypatch.setattr(type(records), "set_tags", set_tags)
+        other.add_tag("between")
+        assert not set_tags(records, id, tags, expected=expected)
+        monkeypatch.setattr(type(records), "set_tags", set_and_undo)
+        return False
+
+    def set_and_undo(records: Any, id: str, tags: Any, *, expected: Any) -> bool:
+        done = set_tags(records, id, tags, expected=expected)
+        monkeypatch.setattr(type(records), "set_tags", set_tags)
+        other.remove_tags(["between", "mine"])
+        return done
+
+    monkeypatch.setattr(type(run._run.store.records), "set_tags", set_between)
+    run.add_tag("mine")
+    assert run.user_tags == {"first", "b", "between", "mine"} and other.user_tags == {"first", "b"}
+    run = Run(run.pathspec)
     refused: list[tuple[list[Any], list[Any], str]] = [
         (["b", "user:ann"], [], "'user:ann' was not given by a person"),
         ([], [], "no tags to remove and none to add"),
@@ -316,9 +336,21 @@ def test_every_view_can_be_pickled(seen: Any) -> None:
             wrong()
 
 
+def test_the_code_of_a_run(seen: Any) -> None:
+    program = FLOW.replace("import sys\n", "import sys\nimport parts.beside\n", 1)
+    seen.write({"seen.py": program, "parts/beside.py": "x = 1\n", "parts/__init__.py": ""}).run("seen.py", "run")
+    seen.write({"seen.py": "changed since", "parts/beside.py": "changed since"})
+    code = Flow("Seen").latest_run["start"].task.code
+    assert code.flowspec == program.lstrip() and code.info == {"script": "seen.py", "flow_name": "Seen"}
+    assert sorted(code.tarball.getnames()) == ["parts/__init__.py", "parts/beside.py", "seen.py"]
+    with code.extract() as folder:
+        assert Path(folder, "parts", "beside.py").read_text() == "x = 1\n"
+
+
 def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program = FLOW.replace(
-        "self._private = 1", 'self._private = self.again = b"x" * 9_000; self.twice = [self.again] * 2'
+        "self._private = 1",
+        'self._private = self.again = b"x" * 9_000; self.twice = [self.again] * 2; self.text = "é" * 9_000',
     )
     seen.write({"seen.py": program}).run("seen.py", "run", "--n_items", "2")
     run = Flow("Seen").latest_run
@@ -333,9 +365,12 @@ def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         f"{run.id}/work/work[0]": {"y": 0},
         f"{run.id}/work/work[1]": {"y": 2},
     }
-    values = dumped("--private", "start", "--exclude", "grid,items")[f"{run.id}/start/start"]
+    values = dumped("--private", "start", "--exclude", "grid,items,text,more")[f"{run.id}/start/start"]
     assert values == {"n-items": 2, "_private": b"x" * 9_000, "again": b"x" * 9_000, "twice": [b"x" * 9_000] * 2}
+    assert dumped("start", "--include", "nothing") == {f"{run.id}/start/start": {}}
     assert not (seen.folder / ".values.part").exists()
+    shown = seen.run("seen.py", "dump", "start", "--include", "again,text", "--max-value-size", "9").stdout
+    assert "again = b'xxxxxx…" in shown and "text = 'ééééééé…" in shown
 
 
 def test_values_of_many_gigabytes_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ GANG: Final = "_gang"
 """The output of each node of a `num_parallel`: all its artifacts, which need not be the same on all nodes."""
 CARD: Final = "_card_components"
 """The output with the components of a task's card, as documents of `core.cards`."""
+CONSTANTS: Final = "constants"
+"""What a flow's plan has of the values that its class defines: name → artifact, among the options of its program."""
 OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG, CARD})
 """Outputs of a task that Stoker writes, not its user."""
 

@@ -15,7 +15,7 @@ from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
 from stoker.flows import cli_cards, namespaces, pickles
 from stoker.flows import client as flows
-from stoker.flows.client import Run, Task
+from stoker.flows.client import DataArtifact, Run, Task
 from stoker.flows.definition import FlowDefinition
 from stoker.report.streams import echo, say, step_text
 
@@ -157,22 +157,38 @@ def tasks(flow: FlowDefinition, arguments: list[str], command: str) -> Iterator[
 def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     included, excluded = _names(options.get("include", "")), _names(options.get("exclude", ""))
     most = int(options["max-value-size"]) if options.get("max-value-size", "").isdecimal() else _MOST
-    wanted = [
-        (task, artifact)
+    wanted = (
+        (
+            task,
+            [
+                artifact
+                for artifact in task.every_artifact(private="private" in flags)
+                if (not included or artifact.id in included) and artifact.id not in excluded
+            ],
+        )
         for task in tasks(flow, arguments, "dump")
-        for artifact in task.every_artifact(private="private" in flags)
-        if (not included or artifact.id in included) and artifact.id not in excluded
-    ]
+    )
     if "file" in options:
         pickles.write(options["file"], wanted)
         if "quiet" not in flags:
             say(f"Artifacts written to {options['file']}")
         return
-    for task, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
+    for task, chosen in wanted:
         echo(f"{task.pathspec}:")
-        for _, artifact in group:
-            text = _short_repr(artifact.data, most)
+        for artifact in chosen:
+            text = _short_repr(_beginning(artifact, most), most)
             echo(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
+
+
+def _beginning(artifact: DataArtifact, most: int) -> Any:
+    """The value; of bytes or a text no more than can be seen, so that one of gigabytes needs little memory."""
+    stored = artifact._artifact
+    if stored.serializer not in ("bytes", "str") or stored.inline is not None:
+        return artifact.data
+    with artifact._run.store.blobs.open(stored.digest, stored.size) as content:
+        if stored.serializer == "bytes":
+            return content.read(most + 1)
+        return content.read(4 * (most + 1)).decode("utf-8", "ignore")
 
 
 def _names(text: str) -> set[str]:

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Sequence
 from stoker.client.runs import Run as StoredRun
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, nearest
-from stoker.core.flow import GANG, OWN, CaughtFailure
+from stoker.core.flow import CONSTANTS, GANG, OWN, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
 from stoker.flows import tags as flowtags
+from stoker.flows.code import MetaflowCode, code_of
 from stoker.flows.exceptions import (
     MetaflowInvalidPathspec,
     MetaflowNamespaceMismatch,
@@ -329,8 +330,9 @@ class Run(MetaflowObject):
         return None if end is None else end.data
 
     @property
-    def code(self) -> None:
-        """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
 
     @property
     def trigger(self) -> None:
@@ -623,8 +625,9 @@ class Task(MetaflowObject):
         return {one.name: one.value for one in self.metadata}
 
     @property
-    def code(self) -> None:
-        """None: the code of a run is in its plan and among its files, `stoker show RUN` has it."""
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
 
     @property
     def environment_info(self) -> None:
@@ -819,10 +822,11 @@ def rows_by_step(run: StoredRun) -> dict[str, list[StepRow]]:
 
 
 def constants_of(run: StoredRun) -> Mapping[str, StoredArtifact]:
-    """A run's parameters, which every task has."""
+    """What every task of a run has: the small constants of its class, and its parameters."""
     text = run.store.records.plan(run.id)
-    parameters = json.loads(text).get("parameters", {}) if text else {}
-    return {name: from_wire(wire) for name, wire in parameters.items()}
+    plan = json.loads(text) if text else {}
+    wires = {**plan.get("program", {}).get(CONSTANTS, {}), **plan.get("parameters", {})}
+    return {name: from_wire(wire) for name, wire in wires.items()}
 
 
 def _attempt_number(attempt: Any) -> int | None:

@@ -6,6 +6,7 @@ flow's tasks, and what tasks know about the run, come from the class and the pla
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ import attrs
 
 from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, SourceError, UsageError, nearest
-from stoker.core.flow import FlowGraph
+from stoker.core.flow import CONSTANTS, FlowGraph
 from stoker.core.graph import Graph, GraphNode, StepSpec
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunOption
@@ -31,7 +32,7 @@ from stoker.flows import user_decorators as flowusers
 from stoker.flows.current import VARIABLE, enter_start
 from stoker.flows.decorators import BUILT_IN, FOR_WORKER, notes_of
 from stoker.flows.execution import FlowBody, TaskOptions
-from stoker.flows.instance import FlowInstance, parameters_of
+from stoker.flows.instance import FlowInstance, constants_of, parameters_of
 from stoker.flows.task import FlowTask
 from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 from stoker.plan.cachekey import remember_code
@@ -125,6 +126,7 @@ class FlowDefinition:
     def document(self) -> dict[str, Any]:
         """The options of the command line, as JSON; a later session makes the same flow of them and the class."""
         words = {"namespace": self._namespace, "max_splits": self.max_splits, **self._project_options}
+        words[CONSTANTS] = _small_constants(self.written) or None
         return {**self.command_line, **{name: value for name, value in words.items() if value is not None}}
 
     def run_options(self) -> tuple[RunOption, ...]:
@@ -464,6 +466,35 @@ def _check_names(kind: type[FlowInstance]) -> None:
 
 def _recorded_value(value: Any, config: Any) -> Any:
     return value
+
+
+class _Large(Exception):
+    """A value has more bytes than fit into its description."""
+
+
+class _NoBlobs(Blobs):
+    """Keeps nothing: for values whose bytes are part of their description."""
+
+    def __init__(self) -> None:
+        """Opens no folder."""
+
+    def put(self, data: Any) -> str:
+        """Refuse it."""
+        raise _Large
+
+    def writer(self) -> Any:
+        """Refuse it."""
+        raise _Large
+
+
+def _small_constants(kind: type) -> dict[str, Any]:
+    """The values that a flow's class defines, for the client: those of a few kilobytes, which the plan can have."""
+    wires = {}
+    for name in sorted(constants_of(kind)):
+        if not name.startswith("_"):
+            with contextlib.suppress(Exception):  # one that is large, or a module or another thing that cannot be kept
+                wires[name] = artifacts.save(getattr(kind, name), _NoBlobs()).wire()
+    return wires
 
 
 def is_flow(value: Any) -> bool:

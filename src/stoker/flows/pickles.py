@@ -7,7 +7,6 @@ would break. Bytes are copied from where they lie.
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import shutil
 import struct
@@ -21,16 +20,16 @@ _PROTOCOL: Final = 3
 _PIECE: Final = 1 << 20
 
 
-def write(path: str, wanted: Iterable[tuple[Task, DataArtifact]]) -> None:
-    """Write {RUN/STEP/TASK: {name: value}} of artifacts, those of a task in one go; the file is whole or as it was."""
+def write(path: str, wanted: Iterable[tuple[Task, Iterable[DataArtifact]]]) -> None:
+    """Write {RUN/STEP/TASK: {name: value}}; the file is whole or as it was."""
     beside = Path(path).with_name(f".{Path(path).name}.part")
     try:
         with beside.open("wb") as file:
             file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_DICT)
-            for task, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
+            for task, chosen in wanted:
                 _write_value(task.pathspec.partition("/")[2], file)
                 file.write(pickle.EMPTY_DICT)
-                for _, artifact in group:
+                for artifact in chosen:
                     _write_value(artifact.id, file)
                     _write_artifact(artifact, file)
                     file.write(pickle.SETITEM)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final, Iterable
 
+import attrs
+
 from stoker.client.runs import Run
 from stoker.core.errors import UsageError
 from stoker.core.printable import check_names
 from stoker.core.words import count_text, shown
 from stoker.flows.exceptions import MetaflowTaggingError
 
-_TRIES: Final = 20
+_TRIES: Final = 200
 """How often tags are set again when somebody else changed them in between."""
 _MOST: Final = 50
 """Tags that people may give a run, as many as Metaflow takes."""
@@ -47,7 +49,7 @@ def replace(run: Run, removed: Iterable[str], added: Iterable[str]) -> None:
                 fix="give fewer, or remove some",
             )
         if records.set_tags(run.id, [*own, *tags], expected=run.tags):
-            run.refresh()
+            run._row = attrs.evolve(run._row, tags=(*own, *tags))  # not as somebody else left them since
             return
     raise UsageError(f"others change the tags of run {run.id} all the time; these were not set")
 

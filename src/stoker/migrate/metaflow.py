@@ -109,11 +109,11 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "airflow_s3_key_sensor": ("works differently", "noted; there is no Airflow deployer"),
     "Metaflow": ("works", ""),
     "Flow": ("works", ""),
-    "Run": ("works differently", "`code` and `trigger` are None; a failed run is `finished`"),
+    "Run": ("works differently", "`code` is there for every run; `trigger` is None; a failed run is `finished`"),
     "Step": ("works", ""),
     "Task": (
         "works differently",
-        "ids are keys such as `train[1]`; `exception` is a `CaughtFailure`; `code` and `environment_info` are None",
+        "ids are keys such as `train[1]`; `exception` is a `CaughtFailure`; `environment_info` is None",
     ),
     "DataArtifact": ("works differently", "`sha` is a SHA-256"),
     "namespace": ("works", ""),

@@ -57,7 +57,7 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         )
     },
     "client": _CLIENT,
-    "client.core": {**_CLIENT, "stoker.flows.taskmetadata": ("Metadata",)},
+    "client.core": {**_CLIENT, "stoker.flows.code": ("MetaflowCode",), "stoker.flows.taskmetadata": ("Metadata",)},
     "exception": {
         "stoker.flows.exceptions": (
             *("CommandException", "ExternalCommandFailed", "InvalidDecoratorAttribute", "MetaflowDataMissing"),
