@@ -288,7 +288,11 @@ def test_loops_attempts_and_failures(seen: Any) -> None:
     first = Task(flaky.pathspec, attempt=0)
     assert first.stdout == "attempt 0\n" and [text for _, text in first.loglines("stdout")] == ["attempt 0"]
     assert first.exception.type == "builtins.KeyError" and first.finished and not first.successful and not list(first)
-    assert first.metadata_dict == {"attempt": "0", "attempt_ok": "False"}
+    assert first.metadata_dict == {
+        "attempt": "0",
+        "attempt_ok": "False",
+        "python_version": ".".join(map(str, sys.version_info[:3])),
+    }
     logs = seen.run("loops.py", "logs", f"{run.id}/flaky", "--stdout", "--attempt", "0")
     assert logs.stdout == "attempt 0\n"
     for attempt in (-1, "x"):
