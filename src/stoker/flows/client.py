@@ -617,7 +617,8 @@ class Task(MetaflowObject):
         """What is known of its attempts beside artifacts, the earliest first; of the chosen one, if one was chosen."""
         lineage = Lineage(self._run, rows_by_step(self._run))
         splits = lineage.splits(self._row.name)
-        return metadata_of(self, splits if self.node is None else (*splits, *lineage.before[self._row.name]))
+        around = splits if self.node is None else (*splits, *lineage.before[self._row.name])
+        return metadata_of(self, around, lineage.python)
 
     @property
     def metadata_dict(self) -> dict[str, str]:

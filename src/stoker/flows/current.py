@@ -75,7 +75,7 @@ class Current:
     @property
     def flow_name(self) -> str | None:
         """The flow's name."""
-        return self._run_value("flow")
+        return self._run_value("flow") or None
 
     @property
     def run_id(self) -> str | None:
@@ -226,8 +226,8 @@ class Current:
         scopes = sorted(tag for tag in self.tags if tag.startswith(flowcheckpoint.SCOPE))
         return flowcheckpoint.location_of(
             context.checkpoint_dir,
-            self.pathspec,
-            attempt=self.retry_count,
+            str(self.pathspec),
+            attempt=context.attempt - 1,
             scope=scopes[0] if scopes else str(self.namespace),
             elements=self._task.digests(),
             nodes=self.parallel.num_nodes,

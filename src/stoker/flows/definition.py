@@ -127,7 +127,8 @@ class FlowDefinition:
         """The options of the command line, as JSON; a later session makes the same flow of them and the class."""
         words = {"namespace": self._namespace, "max_splits": self.max_splits, **self._project_options}
         words[CONSTANTS] = _small_constants(self.written) or None
-        return {**self.command_line, **{name: value for name, value in words.items() if value is not None}}
+        given = {name: value for name, value in words.items() if value is not None}
+        return {**self.command_line, **given, "python": ".".join(map(str, sys.version_info[:3]))}
 
     def run_options(self) -> tuple[RunOption, ...]:
         """The options of its command line that pipelines do not have."""

@@ -28,7 +28,7 @@ class ForeachFrame(NamedTuple):
     step: str
     var: str
     num_splits: int
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name
     value: str
 
 

@@ -26,7 +26,10 @@ class Lineage:
         self._store = run.store
         self._rows = {name: [row for row in step_rows if row.count is None] for name, step_rows in rows.items()}
         text = self._store.records.plan(run.id)
-        steps = json.loads(text).get("steps", []) if text else []
+        plan = json.loads(text) if text else {}
+        steps = plan.get("steps", [])
+        self.python: str = plan.get("program", {}).get("python", "")
+        """The version of the Python that the run was started with."""
         self.before: dict[str, list[str]] = {step["name"]: list(step.get("after", ())) for step in steps}
         """Each step → the steps that go to it."""
         self.after: dict[str, list[str]] = {

@@ -11,7 +11,7 @@ import getpass
 import json
 import os
 import sys
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+from typing import Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
@@ -404,42 +404,16 @@ def variable_of(name: str) -> tuple[str, str]:
     return "", ""
 
 
-_IMMUTABLE: Final = "a config is the same in every task: take to_dict(), and change that"
-
-
-class ConfigValue(Mapping[str, Any], dict[str, Any]):  # type: ignore[misc]
+class ConfigValue(dict[str, Any]):
     """A config's content: a dict that nobody can change, whose keys are attributes, too."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        dict.__init__(self, values)  # what `json.dumps` writes
-
-    def _refuse(self, *args: Any, **options: Any) -> Any:
-        raise TypeError(_IMMUTABLE)
-
-    __setattr__ = __setitem__ = __delattr__ = __delitem__ = __ior__ = _refuse
-    clear = update = setdefault = pop = popitem = _refuse
-
-    def __getitem__(self, key: str) -> Any:
-        return _wrap(dict.__getitem__(self, key))
+        super().__init__({key: _wrap(value) for key, value in values.items()})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self:
             raise AttributeError(f"the config has no '{name}'{nearest(name, self)}")
         return self[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return dict.__iter__(self)
-
-    def __len__(self) -> int:
-        return dict.__len__(self)
-
-    def __contains__(self, key: object) -> bool:
-        return dict.__contains__(self, key)
-
-    def __eq__(self, other: object) -> bool:
-        return dict.__eq__(self, other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(key for key in self if str(key).isidentifier())]
@@ -453,10 +427,21 @@ class ConfigValue(Mapping[str, Any], dict[str, Any]):  # type: ignore[misc]
 
     def to_dict(self) -> dict[str, Any]:
         """The content as a plain dict."""
-        return {key: _unwrap(value) for key, value in dict.items(self)}
+        return {key: _unwrap(value) for key, value in self.items()}
 
     def __repr__(self) -> str:
         return f"ConfigValue({self.to_dict()!r})"
+
+
+def _refuse(self: ConfigValue, *args: Any, **options: Any) -> Any:
+    raise TypeError("a config is the same in every task: take to_dict(), and change that")
+
+
+for _method in (
+    *("__setattr__", "__setitem__", "__delattr__", "__delitem__", "__ior__"),
+    *("clear", "update", "setdefault", "pop", "popitem"),
+):
+    setattr(ConfigValue, _method, _refuse)
 
 
 _UNPACKED: Final = "_unpacked_config_"
@@ -485,7 +470,7 @@ class DeferredValue:
             raise ParameterError(
                 f"{self._shown}: {type(error).__name__}: {error}", fix="see the config's file"
             ) from None
-        return value.to_dict() if isinstance(value, ConfigValue) else value
+        return _unwrap(value)
 
     def __getattr__(self, name: str) -> DeferredValue:
         if name.startswith("_"):
@@ -602,8 +587,7 @@ def config_expr(expression: str) -> DeferredValue:
 def fill_configs(value: Any, configs: Mapping[str, Any]) -> Any:
     """A decorator's argument with the values of configs in it, also inside of lists and dicts."""
     if isinstance(value, Config):
-        value = configs[value.attribute]
-        return value.to_dict() if isinstance(value, ConfigValue) else value
+        return _unwrap(configs[value.attribute])
     if isinstance(value, DeferredValue):
         return value.value(configs)
     if isinstance(value, dict):
@@ -636,8 +620,9 @@ def _wrap(value: Any) -> Any:
 
 
 def _unwrap(value: Any) -> Any:
+    """The same without attributes."""
     if isinstance(value, dict):
-        return {key: _unwrap(item) for key, item in dict.items(value)}
+        return {key: _unwrap(item) for key, item in value.items()}
     return type(value)(map(_unwrap, value)) if type(value) in (list, tuple) else value
 
 

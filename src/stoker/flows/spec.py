@@ -50,14 +50,16 @@ class FlowSpec(FlowInstance):
         """The flow's steps as `flows.graphs.Node`s by name."""
         from stoker.flows import graphs
 
-        return graphs.graph_of(type(self))
+        kind: type = type(self)
+        return graphs.graph_of(kind)
 
     @property
     def _graph_info(self) -> dict[str, Any]:
         """What `current.graph` is."""
         from stoker.flows import graphs
 
-        return graphs.info_of(type(self))
+        kind: type = type(self)
+        return graphs.info_of(kind)
 
     @property
     def _current_step(self) -> str:

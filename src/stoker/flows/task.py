@@ -131,7 +131,7 @@ class FlowTask:
         if self._joined is not None:
             inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs, self)
         with flowcurrent.enter_task(self):
-            self._pathspec = flowcurrent.current.pathspec
+            self._pathspec = str(flowcurrent.current.pathspec)
             self.cards = self._new_cards()
             if getattr(method, flowusers.USERS, ()):
                 self._run_with_wrappers(method, inputs)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Sequence
 
 from stoker.core.status import STEP_GOOD
+from stoker.flows.exceptions import MetaflowNotFound
 from stoker.flows.lineage import place
 
 if TYPE_CHECKING:
     from stoker.flows.client import Task
+
+
+_RUN: Final = "origin-run-id"
+_TASK: Final = "origin-task-id"
 
 
 class Metadata(NamedTuple):
@@ -22,8 +27,18 @@ class Metadata(NamedTuple):
     task: Any
 
 
-def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
-    """The facts of a task, attempt after attempt; `splits` are the steps whose foreaches it is in."""
+def metadata_of(task: Task, splits: Sequence[str], python: str) -> list[Metadata]:
+    """The facts of a task, attempt after attempt; `splits` are the steps whose foreaches it is in, `python` is the
+    version that its run was started with.
+
+    A task that a resumed run took over has the facts of its origin, which it names.
+    """
+    cloned = _taken_from(task)
+    if cloned is not None:
+        taken = [one._replace(task=task) for one in cloned.metadata if one.name not in (_RUN, _TASK)]
+        run, key = cloned.path_components[1], cloned.id
+        moment = int(1000 * task._run.created.timestamp())
+        return [*taken, Metadata(_RUN, run, moment, _RUN, task), Metadata(_TASK, key, moment, _TASK, task)]
     row, ended = task._row, {one.number - 1: one for one in task.attempt_rows}
     facts: list[Metadata] = []
 
@@ -40,9 +55,11 @@ def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
         start = None if attempt is None else attempt.started
         note("attempt", str(number), start)
         if task._run.origin is not None:
-            note("origin-run-id", task._run.origin, start)
+            note(_RUN, task._run.origin, start)
         if len(origin) > 1:
-            note("origin-task-id", origin[3], start)
+            note(_TASK, origin[3], start)
+        if python:
+            note("python_version", python, start)
         if path:
             note("foreach-execution-path", path, start)
         if task.node == 0:
@@ -54,6 +71,17 @@ def metadata_of(task: Task, splits: Sequence[str]) -> list[Metadata]:
         for name, value in known.items():
             note(name, value, row.ended, "stoker")
     return facts
+
+
+def _taken_from(task: Task) -> Task | None:
+    """The task whose result a resumed run took over; None for one that ran itself, or whose origin is gone."""
+    path = task.origin_pathspec
+    if path is None or path.split("/")[1] != task._run.origin:
+        return None
+    try:
+        return type(task)(path, _namespace=None)
+    except MetaflowNotFound:
+        return None
 
 
 def _attempts(task: Task) -> Sequence[int]:
