@@ -18,95 +18,24 @@ import sys
 import threading
 import time
 import traceback
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.core.cards import LARGEST, CardComponent, Document, Error
 from stoker.core.errors import StokerError, nearest
+from stoker.flows.cardtypes import MetaflowCard, card_class
 from stoker.flows.exceptions import MetaflowException
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from stoker.flows.cardclient import TaskOfCard
-
 OWN_TYPES: Final = frozenset({"default", "blank"})
 """Types of cards that are their components alone."""
-ENTRY_POINTS: Final = "stoker.cards"
-"""The group of entry points whose modules have classes of cards."""
 _REFRESH: Final = 1.0
 """Seconds between two refreshes of cards: what a person who looks at them can follow."""
 _ID: Final = re.compile(r"[A-Za-z0-9_]+")
 _SILENT: Final = ("METAFLOW_CARD_NO_WARNING", "STOKER_CARD_NO_WARNING")
-
-
-class MetaflowCard:
-    """The base of card classes: a subclass has a `type`, which `@card(type=…)` names, and `render`.
-
-    The constructor is given those of `options`, `components`, `graph` and `flow` that it has parameters for: the
-    decorator's options, what `render` of the components returned, the steps, and the flow.
-    """
-
-    RELOAD_POLICY_NEVER = "never"
-    RELOAD_POLICY_ALWAYS = "always"
-    RELOAD_POLICY_ONCHANGE = "onchange"
-    RELOAD_POLICY_TOKEN = "[METAFLOW_RELOAD_TOKEN]"
-    """A text in the HTML in whose place the page's reload token is put."""
-
-    type: str | None = None
-    ALLOW_USER_COMPONENTS = False
-    """Whether `current.card.append` may mean it."""
-    RUNTIME_UPDATABLE = False
-    """Whether it is shown while the task runs."""
-    RELOAD_POLICY = RELOAD_POLICY_NEVER
-    scope = "task"
-    runtime_data: Any = None
-    """What `refresh` and `render_runtime` are given."""
-
-    def __init__(self, options: Any = None, components: Any = None, graph: Any = None, flow: Any = None) -> None:
-        """A subclass keeps what it needs."""
-
-    def render(self, task: Any) -> str:
-        """The page as HTML, of the finished task."""
-        raise NotImplementedError(f"{type(self).__name__} has no render(task)")
-
-    def render_runtime(self, task: Any, data: Any) -> str:
-        """The page as HTML while the task runs."""
-        raise NotImplementedError(f"{type(self).__name__} has no render_runtime(task, data)")
-
-    def refresh(self, task: Any, data: Any) -> Any:
-        """What the page is given at each refresh, as a JSON value."""
-        raise NotImplementedError(f"{type(self).__name__} has no refresh(task, data)")
-
-    def reload_content_token(self, task: Any, data: Any) -> str:
-        """A text that changes where the page is to be loaded again, for `RELOAD_POLICY_ONCHANGE`."""
-        return "content-token"
-
-
-def card_class(kind: str) -> type[MetaflowCard] | None:
-    """The class of a type of cards: one that the flow has imported, or that of another distribution."""
-    from stoker.flows import cardtypes  # noqa: F401  # makes classes known
-
-    found = _known(kind)
-    if found is None:
-        for entry in metadata.entry_points(group=ENTRY_POINTS):
-            with contextlib.suppress(Exception):  # a package that is broken is nobody's card
-                entry.load()
-        found = _known(kind)
-    return found
-
-
-def _known(kind: str) -> type[MetaflowCard] | None:
-    pending: list[type[MetaflowCard]] = [MetaflowCard]
-    found = None
-    while pending:
-        one = pending.pop()
-        pending += one.__subclasses__()
-        if one.type == kind:
-            found = one
-    return found
 
 
 def _yes(word: Any) -> bool:
@@ -212,7 +141,7 @@ def _problem(component: Any) -> str:
         component.document()
     except StokerError as error:
         return "; ".join(filter(None, (error.message, error.fix)))
-    except Exception as error:
+    except Exception as error:  # of a component of the user's
         return f"{type(component).__name__}: {type(error).__name__}: {error}"
     return ""
 
@@ -388,7 +317,7 @@ class TaskCards:
         specs: Sequence[CardSpec],
         *,
         keep: Callable[[list[Document]], None],
-        task: Callable[[bool], TaskOfCard],
+        task: Callable[[bool], Any],
         graph: Any = None,
         flow: Any = None,
     ) -> None:
@@ -515,7 +444,7 @@ class TaskCards:
         self.kept = self.documents()
         self._keep(self.kept)
 
-    def task(self, *, finished: bool) -> TaskOfCard:
+    def task(self, *, finished: bool) -> Any:
         """What a card is given of the task."""
         return self._task(finished)
 
@@ -525,7 +454,7 @@ class TaskCards:
         try:
             with _ends_after(card.spec.timeout):
                 yield
-        except Exception as error:
+        except Exception as error:  # of a card's class
             name = "" if isinstance(error, (_TooSlow, MetaflowException)) else f"{type(error).__name__}: "
             self.warn(f"the card of the type '{card.spec.type}' has failed: {name}{error}")
             card.fail(traceback.format_exc())

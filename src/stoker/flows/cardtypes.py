@@ -1,19 +1,88 @@
-"""Card classes that are always there: those of Metaflow's that people name, and those that tests of flows use.
+"""Classes of cards: their base, how one is found by its type, and those that are always there.
 
 The types "default" and "blank" are no classes: they are the task's own page (`flows.cards`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import secrets
 import time
-from typing import Any, Callable, Mapping
+from importlib import metadata
+from typing import Any, Callable, Final, Mapping
 
 from stoker.core.cards import CardComponent
-from stoker.flows.cards import MetaflowCard
+
+ENTRY_POINTS: Final = "stoker.cards"
+"""The group of entry points whose modules have classes of cards."""
+
+
+class MetaflowCard:
+    """The base of card classes: a subclass has a `type`, which `@card(type=…)` names, and `render`.
+
+    The constructor is given those of `options`, `components`, `graph` and `flow` that it has parameters for: the
+    decorator's options, what `render` of the components returned, the steps, and the flow.
+    """
+
+    RELOAD_POLICY_NEVER = "never"
+    RELOAD_POLICY_ALWAYS = "always"
+    RELOAD_POLICY_ONCHANGE = "onchange"
+    RELOAD_POLICY_TOKEN = "[METAFLOW_RELOAD_TOKEN]"
+    """A text in the HTML in whose place the page's reload token is put."""
+
+    type: str | None = None
+    ALLOW_USER_COMPONENTS = False
+    """Whether `current.card.append` may mean it."""
+    RUNTIME_UPDATABLE = False
+    """Whether it is shown while the task runs."""
+    RELOAD_POLICY = RELOAD_POLICY_NEVER
+    scope = "task"
+    runtime_data: Any = None
+    """What `refresh` and `render_runtime` are given."""
+
+    def __init__(self, options: Any = None, components: Any = None, graph: Any = None, flow: Any = None) -> None:
+        """A subclass keeps what it needs."""
+
+    def render(self, task: Any) -> str:
+        """The page as HTML, of the finished task."""
+        raise NotImplementedError(f"{type(self).__name__} has no render(task)")
+
+    def render_runtime(self, task: Any, data: Any) -> str:
+        """The page as HTML while the task runs."""
+        raise NotImplementedError(f"{type(self).__name__} has no render_runtime(task, data)")
+
+    def refresh(self, task: Any, data: Any) -> Any:
+        """What the page is given at each refresh, as a JSON value."""
+        raise NotImplementedError(f"{type(self).__name__} has no refresh(task, data)")
+
+    def reload_content_token(self, task: Any, data: Any) -> str:
+        """A text that changes where the page is to be loaded again, for `RELOAD_POLICY_ONCHANGE`."""
+        return "content-token"
+
+
+def card_class(kind: str) -> type[MetaflowCard] | None:
+    """The class of a type of cards: one that the flow has imported, or that of another distribution."""
+    found = _known(kind)
+    if found is None:
+        for entry in metadata.entry_points(group=ENTRY_POINTS):
+            with contextlib.suppress(Exception):  # a package that is broken is nobody's card
+                entry.load()
+        found = _known(kind)
+    return found
+
+
+def _known(kind: str) -> type[MetaflowCard] | None:
+    pending: list[type[MetaflowCard]] = [MetaflowCard]
+    found = None
+    while pending:
+        one = pending.pop()
+        pending += one.__subclasses__()
+        if one.type == kind:
+            found = one
+    return found
 
 
 class TaskSpecCard(MetaflowCard):
@@ -33,7 +102,7 @@ def render_safely(render: Callable[..., Any]) -> Callable[..., Any]:
     def rendered(*args: Any, **kwargs: Any) -> Any:
         try:
             return render(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # of a component of the user's
             return f"cannot be shown: {type(error).__name__}: {error}"
 
     return rendered
