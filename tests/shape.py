@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 601,
     "lines of code": 102_360,  # the client of the class form: namespaces, tags, lineage, metadata, dump
-    "lines of tests": 111_200,
+    "lines of tests": 110_950,
     "longest file": 868,
     "untyped mappings": 1_830,
 }
