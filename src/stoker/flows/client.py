@@ -18,6 +18,7 @@ from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
 from stoker.flows import tags as flowtags
 from stoker.flows.code import MetaflowCode, code_of
+from stoker.flows.current import current
 from stoker.flows.exceptions import (
     MetaflowInvalidPathspec,
     MetaflowNamespaceMismatch,
@@ -470,19 +471,27 @@ class Task(MetaflowObject):
         self._attempt = _attempt_number(attempt)
         self.node: int | None
         if _of is None:
-            name, id, step, task_id = parts_of(pathspec, self)
-            try:
-                task = Step(f"{name}/{id}/{step}", _namespace=self._namespace)[task_id]
-            except KeyError as error:
-                raise MetaflowNotFound(str(error.args[0])) from None
-            _of = (task._run, task._row, task.node)
+            _of = self._found()
         self._run, self._row, self.node = _of
 
     @property
     def parent(self) -> Step:
         """Its step."""
-        rows = rows_by_step(self._run)[self._row.name]
+        rows = rows_by_step(self._run).get(self._row.name) or [self._row]
         return Step(self.pathspec.rpartition("/")[0], _of=(self._run, rows), _namespace=self._namespace)
+
+    def _found(self) -> tuple[StoredRun, StepRow, int | None]:
+        flow, id, step, key = parts_of(self.pathspec, self)
+        run = stored_run(flow, id, self._namespace)
+        rows = rows_by_step(run).get(step, [])
+        tasks = Step(f"{flow}/{id}/{step}", _of=(run, rows), _namespace=self._namespace).in_order() if rows else ()
+        by_id = {task.id: task for task in tasks}
+        if key in by_id:
+            return run, by_id[key]._row, by_id[key].node
+        if current.is_running_flow and current.pathspec == self.pathspec:
+            # The task itself, whose row the driver has not written yet.
+            return run, StepRow(run_id=run.id, key=key, name=step, status="running", attempts=1), None
+        raise MetaflowNotFound(f"{run.id}/{step} has no task '{key}'{nearest(key, by_id)}")
 
     @property
     def parent_tasks(self) -> Iterator[Task]:
@@ -617,8 +626,9 @@ class Task(MetaflowObject):
         """What is known of its attempts beside artifacts, the earliest first; of the chosen one, if one was chosen."""
         lineage = Lineage(self._run, rows_by_step(self._run))
         splits = lineage.splits(self._row.name)
-        around = splits if self.node is None else (*splits, *lineage.before[self._row.name])
-        return metadata_of(self, around, lineage.python)
+        gang = lineage.is_gang(self._row.name)
+        around = (*splits, *lineage.before[self._row.name]) if gang else splits
+        return metadata_of(self, around, lineage.python, gang=gang)
 
     @property
     def metadata_dict(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ the other's, and their places agree as far as both go: a foreach adds an index, 
 from __future__ import annotations
 
 import json
-from typing import Final, Mapping, Sequence
+from typing import Any, Final, Mapping, Sequence
 
 from stoker.client.runs import Run
 from stoker.core.flow import GANG, TRANSITION
@@ -76,17 +76,26 @@ class Lineage:
                 return around[:depth]
         return ()
 
+    def is_gang(self, name: str) -> bool:
+        """Whether a step has several nodes, as the step before it asked for."""
+        before = (row for earlier in self.before.get(name, ()) for row in self._rows.get(earlier, ()))
+        return any(self._transition(row).get("kind") == "parallel" for row in before)
+
     def _next(self, row: StepRow) -> Sequence[str]:
         """The steps that a task went to."""
+        following: Sequence[str] = self._transition(row).get("next", ())
+        return following
+
+    def _transition(self, row: StepRow) -> Mapping[str, Any]:
         if row.status not in STEP_GOOD:
-            return ()
+            return {}
         outputs = {out.name: out.artifact for out in self._store.records.outputs(row.run_id, row.key)}
         if GANG in outputs:  # each node says it for itself
-            return self.after[row.name]
-        following: Sequence[str] = ()
-        if TRANSITION in outputs:
-            following = artifacts.load(outputs[TRANSITION], self._store.blobs).get("next", ())
-        return following
+            return {"next": self.after[row.name]}
+        if TRANSITION not in outputs:
+            return {}
+        document: Mapping[str, Any] = artifacts.load(outputs[TRANSITION], self._store.blobs)
+        return document
 
 
 def place(row: StepRow) -> tuple[int, ...]:

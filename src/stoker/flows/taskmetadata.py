@@ -27,11 +27,12 @@ class Metadata(NamedTuple):
     task: Any
 
 
-def metadata_of(task: Task, splits: Sequence[str], python: str) -> list[Metadata]:
+def metadata_of(task: Task, splits: Sequence[str], python: str, *, gang: bool) -> list[Metadata]:
     """The facts of a task, attempt after attempt; `splits` are the steps whose foreaches it is in, `python` is the
     version that its run was started with.
 
-    A task that a resumed run took over has the facts of its origin, which it names.
+    Of a gang the first node is the one that Metaflow calls control, also where a failure left no other. A task that a
+    resumed run took over has the facts of its origin, which it names.
     """
     cloned = _taken_from(task)
     if cloned is not None:
@@ -62,7 +63,7 @@ def metadata_of(task: Task, splits: Sequence[str], python: str) -> list[Metadata
             note("python_version", python, start)
         if path:
             note("foreach-execution-path", path, start)
-        if task.node == 0:
+        if gang and not task.node:
             note("internal_task_type", "control_task", start)
         if attempt is not None:
             note("attempt_ok", str(attempt.status in STEP_GOOD), attempt.ended, "internal_attempt_status")
