@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
