@@ -112,10 +112,9 @@ class Current:
 
         # An element of a foreach has its row when it has ended.
         parent, _, index = context.step.rpartition("[")
-        place = {"parent": parent, "idx": int(index.removesuffix("]"))} if parent else {}
-        row = StepRow(
-            run_id=context.run_id, key=context.step, name=str(self.step_name), position=0, status="running", **place
-        )
+        idx = int(index.removesuffix("]")) if parent else None
+        name = str(self.step_name)
+        row = StepRow(run_id=context.run_id, key=context.step, name=name, parent=parent, idx=idx, status="running")
         run = stored_run(str(self.flow_name), context.run_id, None)
         return Task(str(self.pathspec), _of=(run, row, context.node if self.is_parallel else None), _namespace=None)
 
