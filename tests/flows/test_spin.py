@@ -209,7 +209,8 @@ def test_what_is_kept_can_be_looked_at(spun: Any) -> None:
     assert "piece[1][0]" in (spun.folder / "page.html").read_text()
     assert spun.rows("SELECT * FROM cache") == cache
     # It is no run of the flow: that is not resumed, and not spun again.
-    assert "no run of Spun stopped" in spun.run("spun.py", "resume", code=2).stderr
+    resumed = spun.run("spun.py", "resume").stderr
+    assert "repeats run" in resumed and f"repeats run {id}" not in resumed
     assert "is a spin itself" in spun.run("spun.py", "spin", f"{id}/piece", code=2).stderr
 
 

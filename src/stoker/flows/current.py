@@ -105,9 +105,18 @@ class Current:
     @property
     def task(self) -> Task | None:
         """The task as the client has it, in any namespace."""
-        from stoker.flows.client import Task
+        if self._task is None:
+            return None
+        from stoker.flows.client import Task, stored_run
+        from stoker.store.rows import StepRow
 
-        return None if self._task is None else Task(str(self.pathspec), _namespace=None)
+        # An element of a foreach has its row when it has ended.
+        parent, _, index = context.step.rpartition("[")
+        idx = int(index.removesuffix("]")) if parent else None
+        name = str(self.step_name)
+        row = StepRow(run_id=context.run_id, key=context.step, name=name, parent=parent, idx=idx, status="running")
+        run = stored_run(str(self.flow_name), context.run_id, None)
+        return Task(str(self.pathspec), _of=(run, row, context.node if self.is_parallel else None), _namespace=None)
 
     @property
     def run(self) -> Run | None:

@@ -13,8 +13,9 @@ import attrs
 
 from stoker.backends.base.backend import RunningBackend
 from stoker.core import findings as checks
+from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError
-from stoker.core.flow import TRANSITION, FlowGraph
+from stoker.core.flow import GANG, TRANSITION, FlowGraph
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import DEFAULT_CPUS
@@ -131,6 +132,8 @@ class FlowBody:
         execution = runner.execution(task.key)
         # A process that was killed left nothing.
         left = execution.facts.get("outputs") or ({} if task.nodes else task.inherited)
+        if GANG in left:  # what the node had that failed first
+            left = artifacts.load(from_wire(left[GANG]), self._blobs)
         outputs: dict[str, Wire] = {**left, **more}
         if var:
             outputs[var] = failure_wire(execution.facts, task.step, self._blobs)

@@ -258,13 +258,13 @@ class FlowTask:
 
     def save_what_is_left(self) -> dict[str, Any]:
         """What it has when it failed, for the step behind a `@catch`; what cannot be saved is left out."""
-        if self.note("catch") is None or self.place.get("parallel") is not None:
+        if self.note("catch") is None:
             return {}
         outputs: dict[str, Any] = dict(self._wires)
         for name, value in self._attributes().items():
             with contextlib.suppress(Exception):  # the user's own classes, half made
                 outputs[name] = self._wire(name, value)
-        return outputs
+        return outputs if self.place.get("parallel") is None else {GANG: artifacts.save(outputs, self.blobs).wire()}
 
     def _new_cards(self) -> TaskCards | None:
         """The cards of its step's `@card`s; None where it has none."""
