@@ -367,8 +367,7 @@ def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         return pickle.loads((seen.folder / "values").read_bytes())
 
     assert dumped(f"{run.id}/work", "--include", "y") == {
-        f"{run.id}/work/work[0]": {"y": 0},
-        f"{run.id}/work/work[1]": {"y": 2},
+        "/".join((run.id, "work", f"work[{index}]")): {"y": 2 * index} for index in range(2)
     }
     values = dumped("--private", "start", "--exclude", "grid,items,text,more")[f"{run.id}/start/start"]
     assert values == {"n-items": 2, "_private": b"x" * 9_000, "again": b"x" * 9_000, "twice": [b"x" * 9_000] * 2}

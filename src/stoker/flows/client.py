@@ -18,7 +18,6 @@ from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
 from stoker.flows import tags as flowtags
 from stoker.flows.code import MetaflowCode, code_of
-from stoker.flows.current import current
 from stoker.flows.exceptions import (
     MetaflowInvalidPathspec,
     MetaflowNamespaceMismatch,
@@ -30,6 +29,7 @@ from stoker.flows.namespaces import client, get_namespace
 from stoker.flows.taskmetadata import Metadata, metadata_of
 from stoker.store import artifacts
 from stoker.store.rows import AttemptRow, StepRow, local_time
+from stoker.worker.context import context
 
 _PAGE: Final = 100
 SPIN_SUFFIX: Final = ".spin"
@@ -488,7 +488,7 @@ class Task(MetaflowObject):
         by_id = {task.id: task for task in tasks}
         if key in by_id:
             return run, by_id[key]._row, by_id[key].node
-        if current.is_running_flow and current.pathspec == self.pathspec:
+        if context and context.run_id == run.id and context.step == key:
             # The task itself, whose row the driver has not written yet.
             return run, StepRow(run_id=run.id, key=key, name=step, status="running", attempts=1), None
         raise MetaflowNotFound(f"{run.id}/{step} has no task '{key}'{nearest(key, by_id)}")

@@ -261,11 +261,11 @@ class S3:
 
     def _each(self, call: Callable[[Any], T], items: Iterable[Any] | None) -> list[T]:
         """A call for each item, in their order; for None where there are no items to name."""
-        todo = [None] if items is None else list(items)
-        if len(todo) < 2:
-            return [call(item) for item in todo]
-        with ThreadPoolExecutor(min(_WORKERS, len(todo))) as pool:
-            return list(pool.map(call, todo))
+        wanted = [None] if items is None else list(items)
+        if len(wanted) < 2:
+            return [call(item) for item in wanted]
+        with ThreadPoolExecutor(min(_WORKERS, len(wanted))) as pool:
+            return list(pool.map(call, wanted))
 
     def _url(self, key: Any) -> str:
         name = getattr(key, "key", key)

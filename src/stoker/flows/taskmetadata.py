@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Sequence
+from typing import Any, Final, NamedTuple, Sequence
 
 from stoker.core.status import STEP_GOOD
 from stoker.flows.exceptions import MetaflowNotFound
 from stoker.flows.lineage import place
-
-if TYPE_CHECKING:
-    from stoker.flows.client import Task
-
 
 _RUN: Final = "origin-run-id"
 _TASK: Final = "origin-task-id"
@@ -27,7 +23,7 @@ class Metadata(NamedTuple):
     task: Any
 
 
-def metadata_of(task: Task, splits: Sequence[str], python: str, *, gang: bool) -> list[Metadata]:
+def metadata_of(task: Any, splits: Sequence[str], python: str, *, gang: bool) -> list[Metadata]:
     """The facts of a task, attempt after attempt; `splits` are the steps whose foreaches it is in, `python` is the
     version that its run was started with.
 
@@ -74,7 +70,7 @@ def metadata_of(task: Task, splits: Sequence[str], python: str, *, gang: bool) -
     return facts
 
 
-def _taken_from(task: Task) -> Task | None:
+def _taken_from(task: Any) -> Any:
     """The task whose result a resumed run took over; None for one that ran itself, or whose origin is gone."""
     path = task.origin_pathspec
     if path is None or path.split("/")[1] != task._run.origin:
@@ -85,7 +81,7 @@ def _taken_from(task: Task) -> Task | None:
         return None
 
 
-def _attempts(task: Task) -> Sequence[int]:
+def _attempts(task: Any) -> Sequence[int]:
     """The numbers of its attempts. A task that was taken over has one, and where the process of the last one was killed
     what `@catch` does after it is one."""
     if task._attempt is not None:

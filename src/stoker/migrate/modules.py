@@ -42,11 +42,10 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "cards": {
         "stoker.core.cards": _COMPONENTS,
         "stoker.flows.cardclient": ("get_cards",),
-        "stoker.flows.cards": ("MetaflowCard",),
-        "stoker.flows.cardtypes": ("render_safely",),
+        "stoker.flows.cardtypes": ("MetaflowCard", "render_safely"),
     },
     "plugins.cards.card_client": {"stoker.flows.cardclient": ("Card", "CardContainer", "get_cards")},
-    "plugins.cards.card_modules.card": {"stoker.flows.cards": ("MetaflowCard",)},
+    "plugins.cards.card_modules.card": {"stoker.flows.cardtypes": ("MetaflowCard",)},
     "plugins.cards.card_modules.components": {"stoker.core.cards": _COMPONENTS},
     "plugins.cards.card_modules.renderer_tools": {"stoker.flows.cardtypes": ("render_safely",)},
     "plugins.cards.card_modules.test_cards": {
