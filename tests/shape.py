@@ -17,11 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 601,
-    "lines of code": 102_360,  # the client of the class form: namespaces, tags, lineage, metadata, dump
-    "lines of tests": 110_950,
-    "longest file": 868,
-    "untyped mappings": 1_830,
+    "modules": 604,
+    "lines of code": 104_600,  # Metaflow's client, cards, S3 and import hook in the class form
+    "lines of tests": 111_100,
+    "longest file": 870,
+    "untyped mappings": 1_910,  # documents of cards
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

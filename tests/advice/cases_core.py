@@ -704,7 +704,7 @@ GROUPS: tuple[Group, ...] = (
         name="card",
         files={"x.png": "GIF89a"} | flow(above="@card", next="current.card.append(@@); self.next(self.end)"),
         call="python f.py run",
-        code=1,
+        code=0,
         entries=(
             ("'text'", 'write Markdown("…")', "Markdown('text')"),
             ("Image(b'no picture')", "read a file's bytes", "Image(Path(__file__).with_name('x.png').read_bytes())"),

@@ -432,17 +432,6 @@ RUNNING = (
         call="python f.py run",
         entries=(("print(current.parameters)", "read it inside a step", "pass"),),
     ),
-    Group(
-        name="flow's page",
-        files=put(
-            flow(above="@@", next="current.card['m'].append(Markdown('x')); self.next(self.end)"),
-            "import FlowSpec",
-            "import current, FlowSpec",
-        ),
-        call="python f.py run",
-        code=1,
-        entries=(("@card", 'write @card(id="m")', '@card(id="m")'),),
-    ),
 )
 
 OF_ONES_OWN = (
@@ -709,7 +698,6 @@ DECORATORS = (
                 'write "gpu_profile_"',
                 '@gpu_profile(artifact_prefix="gpu_profile_")',
             ),
-            ("@secrets(sources=['TOKEN'])", "write 'env:NAME' or 'file:PATH'", "@secrets(sources=['env:TOKEN'])"),
             ("@retry(minutes_between_retries='x')", "write 2", "@retry(minutes_between_retries=2)"),
             ("@torchrun(nproc_per_node=0)", "write nproc_per_node=8", "@torchrun(nproc_per_node=8)"),
             ("@conda(channels='x')", "write channels=['x']", "@conda(channels=['x'])"),
@@ -743,7 +731,7 @@ DECORATORS = (
         entries=(
             ("'file:other'", "name another file", "'file:.env'"),
             (
-                "'file:.env', {'type': 'inline', 'options': {'env_vars': {'TOKEN': 2}}}",
+                "'file:.env', {'type': 'inline', 'options': {'env_vars': {'TOKEN': '2'}}}",
                 "remove one of them",
                 "'file:.env'",
             ),
@@ -820,7 +808,6 @@ COMMANDS = (
             ),
             ("resume --clone-only", "read the origin itself", "run; python f.py dump start"),
             ("package info", "code is read where it is; there is no package", "check"),
-            ("resume --resume-identifier x", "each `resume` starts a run of its own", "run; python f.py resume start"),
             (
                 "resume --reentrant",
                 "`stoker resume RUN` lets one driver of several go on",
@@ -829,7 +816,7 @@ COMMANDS = (
             ("step start", "tasks start by themselves", "run"),
             ("airflow create", "there is no deployer; start `python flow.py run`", "run"),
             ("kubernetes list", "`stoker runs` lists runs on every platform", "run; stoker runs"),
-            ("--tag x run", "write it behind: run --tag …", "run --tag x"),
+            ("--max-workers 2 run", "write it behind: run --max-workers …", "run --max-workers 2"),
             ("resume start 3", "write resume [STEP]", "run; python f.py resume start"),
             ("deploy", "python f.py help", "help"),
             ("dump", "write dump STEP, or RUN/STEP/TASK", "run; python f.py dump start"),
@@ -890,21 +877,6 @@ COMMANDS = (
                 "f.py run; python f.py spin latest/start",
             ),
         ),
-    ),
-    Group(
-        name="flow's run that stopped",
-        files={
-            "f.py": flow(
-                next="p = Path('pid'); pid = p.exists() and int(p.read_text()); pid and p.unlink(); "
-                "pid and os.kill(pid, 9); self.next(self.end)"
-            )["f.py"]
-            .replace("import threading", "import os, sys")
-            .replace(
-                "    F()", "    if sys.argv[1] == 'run':\n        Path('pid').write_text(str(os.getpid()))\n    F()"
-            )
-        },
-        call=f"{RUN}resume@@",
-        entries=((" --tag x", "leave --tag out, or name a step", ""),),
     ),
 )
 

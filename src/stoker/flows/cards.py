@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapp
 
 import attrs
 
-from stoker.core.cards import LARGEST, CardComponent, Document, Error
+from stoker.core.cards import LARGEST, CardComponent, Document, Error, document_of
 from stoker.core.errors import StokerError, nearest
 from stoker.flows.cardtypes import MetaflowCard, card_class
 from stoker.flows.exceptions import MetaflowException
@@ -70,7 +70,7 @@ class Components:
         """Add one, with an id where it is to be found again."""
         problem = _problem(component)
         if problem:
-            self._warn(f"{problem}; it is left out")
+            self._warn(f"this is left out: {problem}")
             return
         component.component_id = id or component.component_id or f"{type(component).__name__.lower()}_{len(self):06x}"
         self._by_id[component.component_id] = component
@@ -132,15 +132,10 @@ class _Nothing(CardComponent):
 
 def _problem(component: Any) -> str:
     """Why a value is no component that can be shown; empty for one that is."""
-    if not isinstance(component, CardComponent):
-        return (
-            f"a card takes no {type(component).__name__}: write Markdown('…'), Artifact(value), Table, Image, Frame or "
-            "another component"
-        )
     try:
-        component.document()
+        document_of(component)
     except StokerError as error:
-        return "; ".join(filter(None, (error.message, error.fix)))
+        return "; fix: ".join(filter(None, (error.message, error.fix)))
     except Exception as error:  # of a component of the user's
         return f"{type(component).__name__}: {type(error).__name__}: {error}"
     return ""
