@@ -33,7 +33,7 @@ from stoker.pipelines.options import PipelineOptions
 FILES = Path(__file__).parent / "migrate"
 LEFT = {
     "metaflow_alias.py": [],
-    "metaflow_batch.py": ["Deployer", "VegaChart", "current.card.refresh"],
+    "metaflow_batch.py": ["Deployer"],
     "metaflow_gpu.py": [],
     "zenml_accelerate.py": [],
     "zenml_bare.py": [],

@@ -174,7 +174,6 @@ DECORATORS = {
     "@environment(vars=['A'])": "does not map",
     "@catch(var='not ok')": "not the name of an attribute",
     "@secrets(sources='TOKEN')": "not a list",
-    "@secrets(sources=['aws-secrets-manager.x'])": "no source of secrets",
     "@gpu_profile(interval=0)": "not a time",
     "@checkpoint(load_policy='egaer')": '"fresh", "eager" or "none"',
     "@timeout(5)": "takes words with names",

@@ -110,7 +110,7 @@ def test_clearing_up_leaves_what_a_run_made(project: Any) -> None:
     needed = {task["mine"].sha for task in run["gang"]} | {task["kept"].sha for task in run["each"]}
     assert len(needed) == 4 and not needed & unneeded
     project.stoker("gc")
-    nodes = list(run["gang"])
+    nodes = list(run["gang"])[::-1]
     assert [task.id for task in nodes] == ["gang[0][0]", "gang[0][1]", "gang[1][0]", "gang[1][1]"]
     assert [int(task.data.mine[0]) for task in nodes] == [0, 1, 1, 2]
     assert run.data is not None and len(run.data.kept) == 5000

@@ -71,7 +71,7 @@ class _Known(CardComponent):
         self.component_id = id
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class Markdown(_Known):
     """Text on a card: headings, lists, code, emphasis and links of Markdown. HTML in it is shown as it is written."""
 
@@ -82,7 +82,7 @@ class Markdown(_Known):
         return {"kind": "markdown", "text": _cut(str(self.text))}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class Artifact(_Known):
     """A value on a card, as its `repr` shows it."""
 
@@ -101,7 +101,7 @@ _SHORT: Final = 1_000
 """Characters of a value that is shown in part."""
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class Image(_Known):
     """A picture on a card, of PNG, JPEG or GIF bytes."""
 
@@ -148,7 +148,7 @@ class Image(_Known):
 _PICTURE: Final = "read a file's bytes, or use Image.from_matplotlib(figure)"
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class Table(_Known):
     """A table on a card: rows of values, or of other components."""
 
@@ -179,7 +179,7 @@ _TRUNCATED: Final = 5
 """Rows of a DataFrame that are shown unless all are asked for: as many as pandas' own `head`."""
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class ProgressBar(_Known):
     """How far something is: `bar.update(step)`, then `current.card.refresh()`. A card shows the value that it has then.
 
@@ -212,7 +212,7 @@ class ProgressBar(_Known):
         return {"kind": "progress", "max": numbers[0], "value": numbers[1], **texts}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class Frame(_Known):
     """HTML of your own on a card, such as an interactive chart, in a frame that reaches nothing outside itself.
 
@@ -239,7 +239,7 @@ class Frame(_Known):
         return {"kind": "frame", "html": text, "label": self.label or "", "height": height}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class Error(_Known):
     """That something went wrong, with a text such as a traceback."""
 
@@ -251,7 +251,7 @@ class Error(_Known):
         return {"kind": "error", "title": _cut(str(self.title)), "text": _cut(str(self.message))}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class PythonCode(_Known):
     """Python code: of a function or class, or as text."""
 
@@ -269,7 +269,7 @@ class PythonCode(_Known):
         return {"kind": "code", "text": _cut(text)}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class ValueBox(_Known):
     """One value, large, with its title, a line below it, and how it has changed."""
 
@@ -290,7 +290,7 @@ class ValueBox(_Known):
         return {"kind": "value", **{name: "" if text is None else _cut(str(text)) for name, text in texts.items()}}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class EventsTimeline(_Known):
     """Events as they come, the newest first: `timeline.update({"epoch": 3, "loss": 0.2})`."""
 
@@ -309,7 +309,7 @@ class EventsTimeline(_Known):
         return {"kind": "timeline", "title": _cut(self.title or ""), "events": list(self.events)}
 
 
-@attrs.define(slots=False, eq=False)
+@attrs.define(slots=False)
 class VegaChart(_Known):
     """A chart of Vega-Lite by its specification: lines and areas of `data.values` are drawn, without a network, and the
     specification is shown below. `data` are values that it does not have itself."""

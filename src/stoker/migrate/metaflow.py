@@ -204,7 +204,6 @@ DECORATOR_MODULES: Final = ("gpu_profile", "metaflow_gpu_profile")
 https://github.com/outerbounds/metaflow-gpu-profile"""
 
 CURRENT: Final[Mapping[str, str]] = {
-    "card.refresh": "remove it: a card is shown when the task is done",
     "trigger": "nothing here waits for events; give the run a parameter",
 }
 """attribute of `current` → what to do instead"""
