@@ -13,6 +13,7 @@ import json
 import math
 import textwrap
 import time
+import traceback
 from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
@@ -55,6 +56,10 @@ class CardComponent:
         return {"kind": "text", "text": _cut(str(shown))}
 
 
+MetaflowCardComponent = CardComponent
+"""Its name in Metaflow."""
+
+
 class _Known(CardComponent):
     """A component whose look is known here: subclasses say what they are as a document."""
 
@@ -75,11 +80,11 @@ class _Known(CardComponent):
 class Markdown(_Known):
     """Text on a card: headings, lists, code, emphasis and links of Markdown. HTML in it is shown as it is written."""
 
-    text: str = ""
+    text: str | None = ""
 
     def document(self) -> Document:
         """It as JSON."""
-        return {"kind": "markdown", "text": _cut(str(self.text))}
+        return {"kind": "markdown", "text": _cut(textwrap.dedent(str(self.text or "")))}
 
 
 @attrs.define(slots=False)
@@ -107,9 +112,17 @@ class Image(_Known):
 
     src: bytes = attrs.field(repr=False)
     label: str | None = None
+    disable_updates: bool = True
+
+    def update(self, image: Any, label: str | None = None) -> None:
+        """Show another picture: bytes, a figure of matplotlib or a picture of Pillow's."""
+        if not isinstance(image, (bytes, bytearray)):
+            figure = hasattr(image, "savefig") or hasattr(image, "get_figure")
+            image = (self.from_matplotlib if figure else self.from_pil_image)(image).src
+        self.src, self.label = image, self.label if label is None else label
 
     @classmethod
-    def from_matplotlib(cls, plot: Any, label: str | None = None) -> Image:
+    def from_matplotlib(cls, plot: Any, label: str | None = None, disable_updates: bool = False) -> Image:
         """A figure, or the figure of axes, as PNG."""
         figure = plot if hasattr(plot, "savefig") else plot.get_figure()
         buffer = io.BytesIO()
@@ -117,7 +130,7 @@ class Image(_Known):
         return cls(buffer.getvalue(), label)
 
     @classmethod
-    def from_pil_image(cls, pilimage: Any, label: str | None = None) -> Image:
+    def from_pil_image(cls, pilimage: Any, label: str | None = None, disable_updates: bool = False) -> Image:
         """A picture of Pillow's as PNG."""
         buffer = io.BytesIO()
         pilimage.save(buffer, format="PNG")
@@ -154,9 +167,14 @@ class Table(_Known):
 
     data: Sequence[Sequence[Any]] = ()
     headers: Sequence[Any] = ()
+    disable_updates: bool = False
+
+    def update(self, data: Any = (), headers: Any = None) -> None:
+        """Show other rows, below the same headers where none are given."""
+        self.data, self.headers = data, self.headers if headers is None else headers
 
     @classmethod
-    def from_dataframe(cls, dataframe: Any, truncate: bool = True) -> Table:
+    def from_dataframe(cls, dataframe: Any, truncate: bool = True, disable_updates: bool = False) -> Table:
         """A DataFrame with its index; without `truncate` all rows that a card takes."""
         shown = dataframe.head(_TRUNCATED) if truncate else dataframe.head(MOST_ROWS)
         rows = [[index, *row] for index, row in zip(shown.index, shown.itertuples(index=False, name=None))]
@@ -241,14 +259,44 @@ class Frame(_Known):
 
 @attrs.define(slots=False)
 class Error(_Known):
-    """That something went wrong, with a text such as a traceback."""
+    """That something went wrong: an exception with its traceback, or a text."""
 
-    title: str
-    message: str = ""
+    exception: BaseException | str
+    title: str | None = None
 
     def document(self) -> Document:
         """It as JSON."""
-        return {"kind": "error", "title": _cut(str(self.title)), "text": _cut(str(self.message))}
+        error, text = self.exception, str(self.exception)
+        if isinstance(error, BaseException):
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        title = self.title or ("" if isinstance(error, str) else type(error).__name__)
+        return {"kind": "error", "title": _cut(title), "text": _cut(text)}
+
+
+@attrs.define(slots=False, eq=False)
+class JSONViewer(_Known):
+    """A value as indented JSON."""
+
+    data: Any
+    collapsible: bool = True
+    max_height: str | None = None
+    show_copy_button: bool = True
+    title: str | None = None
+
+    def document(self) -> Document:
+        """It as JSON."""
+        return {"kind": "artifact", "name": self.title or "", "text": _cut(self._text())}
+
+    def _text(self) -> str:
+        return json.dumps(self.data, indent=2, ensure_ascii=False, default=str)
+
+
+@attrs.define(slots=False, eq=False)
+class YAMLViewer(JSONViewer):
+    """YAML, where it is a text; another value as indented JSON, which is YAML, too."""
+
+    def _text(self) -> str:
+        return self.data if isinstance(self.data, str) else super()._text()
 
 
 @attrs.define(slots=False)
@@ -279,6 +327,16 @@ class ValueBox(_Known):
     theme: str | None = None
     change_indicator: str | None = None
 
+    def update(self, title: str | None = None, value: Any = None, *args: Any, **words: Any) -> None:
+        """Change what is given, in the order of the class."""
+        names = ("title", "value", "subtitle", "theme", "change_indicator")
+        given = {**dict(zip(names, (title, value, *args))), **words}
+        for name, new in given.items():
+            if name not in names:
+                raise TypeError(f"ValueBox.update() has no {name}")
+            if new is not None:
+                setattr(self, name, new)
+
     def document(self) -> Document:
         """It as JSON."""
         texts = {
@@ -295,18 +353,57 @@ class EventsTimeline(_Known):
     """Events as they come, the newest first: `timeline.update({"epoch": 3, "loss": 0.2})`."""
 
     title: str | None = None
-    max_events: int = 20
-    events: list[Document] = attrs.field(factory=list, init=False)
+    max_events: int = 100
+    _events: list[Document] = attrs.field(factory=list, init=False)
+    _count: int = attrs.field(default=0, init=False)
+    _times: list[float] = attrs.field(factory=list, init=False)
+    """Of the first event and of the last."""
+    _finished: bool = attrs.field(default=False, init=False)
 
-    def update(self, event_data: Mapping[str, Any], *args: Any, **words: Any) -> None:
-        """Put one more event on it: names and values, and `payloads=`, components that stand below them."""
-        payloads = words.get("payloads") or {}
-        event = {str(name): _cell(value) for name, value in {**event_data, **payloads}.items()}
-        self.events = [{"time": time.strftime("%H:%M:%S"), "facts": event}, *self.events][: self.max_events]
+    def update(
+        self,
+        event_data: Mapping[str, Any],
+        style_theme: str | None = None,
+        priority: str | None = None,
+        payloads: Mapping[str, CardComponent] | None = None,
+        finished: bool | None = None,
+    ) -> None:
+        """Put one more event on it: names and values, and components that stand below them."""
+        for name, payload in (payloads or {}).items():
+            if not isinstance(payload, _Known) or isinstance(payload, VegaChart):
+                raise TypeError(f"payload '{name}' is {type(payload).__name__}, which no event shows")
+        now = time.time()
+        at = event_data.get("timestamp", now)
+        facts = {name: value for name, value in event_data.items() if name != "timestamp"}
+        marks = {"priority": priority} if priority else {}
+        event = {str(name): _cell(value) for name, value in {**facts, **marks, **(payloads or {})}.items()}
+        clock = time.strftime("%H:%M:%S", time.localtime(at)) if isinstance(at, (int, float)) else str(at)
+        self._events = [{"time": clock, "facts": event}, *self._events][: self.max_events]
+        self._count += 1
+        self._times = [*self._times[:1], now]
+        self._finished = self._finished if finished is None else finished
+
+    def get_stats(self) -> dict[str, Any]:
+        """How many events there were, how many are shown, and when the first and the last came."""
+        first, last = (self._times[0], self._times[-1]) if self._times else (None, None)
+        stats: dict[str, Any] = {"total_events": self._count, "displayed_events": len(self._events)}
+        stats.update(first_event=first, last_update=last, finished=self._finished)
+        if first is not None and last is not None and last > first:
+            stats["total_runtime_seconds"] = round(last - first, 1)
+            stats["events_per_minute"] = round(self._count * 60 / (last - first), 1)
+        return stats
 
     def document(self) -> Document:
         """It as JSON."""
-        return {"kind": "timeline", "title": _cut(self.title or ""), "events": list(self.events)}
+        left = self._count - len(self._events)
+        title = _cut(self.title or "")
+        return {
+            "kind": "timeline",
+            "title": title,
+            "events": list(self._events),
+            "left": left,
+            "over": self._finished,
+        }
 
 
 @attrs.define(slots=False)

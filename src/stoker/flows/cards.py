@@ -8,16 +8,19 @@ What goes wrong with a card is told on it and in the task's log, and never fails
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import json
 import os
 import re
+import select
 import signal
 import sys
 import threading
 import time
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -144,12 +147,13 @@ def _problem(component: Any) -> str:
 class TaskCard:
     """One card of a running task."""
 
-    def __init__(self, spec: CardSpec, cards: TaskCards) -> None:
+    def __init__(self, spec: CardSpec, cards: TaskCards, hash: str) -> None:
         self.spec = spec
+        self._hash = hash
         self.kind = None if spec.type in OWN_TYPES else card_class(spec.type)
         self._cards = cards
-        self.components = Components(cards.warn)
-        self._user_data: Any = None
+        self._components = Components(cards.warn)
+        self._user_data: Any = {}
         self._sequence = 0
         self._drawn_at = -1.0
         self._html: str | None = None
@@ -159,6 +163,16 @@ class TaskCard:
     def is_editable(self) -> bool:
         """Whether `current.card.append` may mean it."""
         return self.spec.type in OWN_TYPES or (self.kind is not None and self.kind.ALLOW_USER_COMPONENTS)
+
+    @property
+    def components(self) -> Components:
+        """What stands on it, by id; a list that is assigned to it takes the place of all that."""
+        return self._components
+
+    @components.setter
+    def components(self, components: Iterable[Any]) -> None:
+        self._components = Components(self._cards.warn)
+        self._components.extend(components)
 
     def append(self, component: Any, id: str | None = None) -> None:
         """Put one more component on it."""
@@ -199,30 +213,38 @@ class TaskCard:
             made = self._make(kind, data)
             self._html = self._with_token(made, _text_of(made.render_runtime(task, data)), task, data)
         data = self._latest("refresh", self._sequence)
-        self._data = self._update(self._make(kind, data), task, data)
+        with contextlib.suppress(NotImplementedError):
+            self._data = self._update(self._make(kind, data), task, data)
 
     def finish(self) -> None:
         """Render it, now that the task is over."""
         if self.spec.type in OWN_TYPES:
             return
-        with self._cards.guard(self):
+        with self._cards.guard(self, alarm=False):
             if self.kind is None:
                 raise MetaflowException(
                     f"there is no card of the type '{self.spec.type}': import the module of its class"
                 )
-            task = self._cards.task(finished=True)
-            data = self._latest("render", "final")
-            made = self._make(self.kind, data)
-            self._html = self._with_token(made, _text_of(made.render(task)), task, data)
-            if self.kind.RUNTIME_UPDATABLE:
-                data = self._latest("refresh", "final")
-                self._data = self._update(self._make(self.kind, data), task, data)
+            self._html, self._data = in_child(functools.partial(self._finished, self.kind), self.spec.timeout)
+
+    def _finished(self, kind: type[MetaflowCard]) -> tuple[str, Document | None]:
+        """The page of the task that is over, and what a refresh says then."""
+        task = self._cards.task(finished=True)
+        data = self._latest("render", "final")
+        made = self._make(kind, data)
+        html = self._with_token(made, _text_of(made.render(task)), task, data)
+        if not kind.RUNTIME_UPDATABLE:
+            return html, None
+        data = self._latest("refresh", "final")
+        with contextlib.suppress(NotImplementedError):
+            return html, self._update(self._make(kind, data), task, data)
+        return html, None
 
     def fail(self, text: str) -> None:
         """Let it say that it has failed, unless it is to be left out then."""
         self._html = None
         if self.spec.save_errors:
-            self.components.append(Error(f"the card of the type '{self.spec.type}' has failed", text), "error")
+            self.components.append(Error(text, f"the card of the type '{self.spec.type}' has failed"), "error")
         else:
             self.components.clear()
 
@@ -269,8 +291,7 @@ class TaskCard:
             if not parts and self.spec.type not in OWN_TYPES:
                 return None
             content = {"parts": parts}
-        digest = hashlib.sha256(json.dumps([shown, content], sort_keys=True).encode("utf-8", "replace")).hexdigest()
-        return {**shown, **content, "hash": digest[:20]}
+        return {**shown, **content, "hash": self._hash}
 
     def __iter__(self) -> Iterator[CardComponent]:
         return iter(self.components)
@@ -311,6 +332,7 @@ class TaskCards:
         self,
         specs: Sequence[CardSpec],
         *,
+        pathspec: str,
         keep: Callable[[list[Document]], None],
         task: Callable[[bool], Any],
         graph: Any = None,
@@ -324,7 +346,8 @@ class TaskCards:
         self._task = task
         self._warned: set[str] = set()
         self._refreshed = -_REFRESH
-        self._cards = [TaskCard(spec, self) for spec in specs]
+        digests = [hashlib.sha256(f"{pathspec} {number}".encode()).hexdigest() for number in range(len(specs))]
+        self._cards = [TaskCard(spec, self, digest[:20]) for spec, digest in zip(specs, digests)]
         self._by_id: dict[str, TaskCard] = {}
         for card in self._cards:
             id = card.spec.id
@@ -350,6 +373,12 @@ class TaskCards:
         """The components of the card that `append` means."""
         card = self._chosen("components")
         return Components(self.warn) if card is None else card.components
+
+    @components.setter
+    def components(self, components: Iterable[Any]) -> None:
+        card = self._chosen("components")
+        if card is not None:
+            card.components = components
 
     def append(self, component: Any, id: str | None = None) -> None:
         """Put one more component on the card: `current.card.append(Markdown("# It went well"))`."""
@@ -444,15 +473,15 @@ class TaskCards:
         return self._task(finished)
 
     @contextlib.contextmanager
-    def guard(self, card: TaskCard) -> Iterator[None]:
+    def guard(self, card: TaskCard, *, alarm: bool = True) -> Iterator[None]:
         """Let what a card's class does fail or take too long, without the task."""
         try:
-            with _ends_after(card.spec.timeout):
+            with _ends_after(card.spec.timeout if alarm else 0):
                 yield
-        except Exception as error:  # of a card's class
-            name = "" if isinstance(error, (_TooSlow, MetaflowException)) else f"{type(error).__name__}: "
+        except (Exception, SystemExit) as error:  # of a card's class
+            name = "" if isinstance(error, (_TooSlow, _Failed, MetaflowException)) else f"{type(error).__name__}: "
             self.warn(f"the card of the type '{card.spec.type}' has failed: {name}{error}")
-            card.fail(traceback.format_exc())
+            card.fail(error.trace if isinstance(error, _Failed) else traceback.format_exc())
 
     # At the end
 
@@ -470,6 +499,66 @@ class TaskCards:
 
 class _TooSlow(Exception):
     """A card's class took too long."""
+
+
+class _Failed(Exception):
+    """A card's class failed in a process of its own."""
+
+    def __init__(self, text: str, trace: str) -> None:
+        super().__init__(text)
+        self.trace = trace
+
+
+def in_child(work: Callable[[], tuple[str, Document | None]], seconds: float) -> tuple[str, Document | None]:
+    """What a function returns in a forked process, which is killed where it takes longer, whatever it does.
+
+    So nothing that a card's class does can end or change the task. 0 seconds are no limit.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: what hangs then is killed
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            try:
+                answer: dict[str, Any] = {"made": work()}
+            except BaseException as error:  # of a card's class
+                answer = {"text": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(json.dumps(answer).encode())
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    deadline = time.monotonic() + seconds if seconds > 0 else None
+    received = bytearray()
+    late = False
+    try:
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            late = not select.select([reader], [], [], left)[0]
+            part = b"" if late else os.read(reader, 1 << 20)
+            if not part:
+                break
+            received += part
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)  # it has said all it had to say, or it is late
+        _, status = os.waitpid(pid, 0)
+    if late:
+        raise _TooSlow(f"it took longer than {seconds:g} s: @card(timeout=…)")
+    if not received:
+        why = f"it was ended with status {status}" if status else "it ended without an answer"
+        raise _Failed(f"its process failed: {why}", f"the process of the card failed: {why}")
+    answer = json.loads(received.decode())
+    if "made" not in answer:
+        raise _Failed(answer["text"], answer["trace"])
+    html, data = answer["made"]
+    return html, data
 
 
 @contextlib.contextmanager

@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
 import secrets
+import sys
 import time
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Callable, Final, Mapping
 
 from stoker.core.cards import CardComponent
@@ -70,8 +73,25 @@ def card_class(kind: str) -> type[MetaflowCard] | None:
         for entry in metadata.entry_points(group=ENTRY_POINTS):
             with contextlib.suppress(Exception):  # a package that is broken is nobody's card
                 entry.load()
+        _load_extensions()
         found = _known(kind)
     return found
+
+
+def _load_extensions() -> None:
+    """Load cards that are distributed for Metaflow, `metaflow_extensions/*/plugins/cards/*`, without the rest of their
+    packages. They import `metaflow`, and work where that means this package (`integrations.metaflow`)."""
+    for folder in sys.path:
+        for path in sorted(Path(folder).glob("metaflow_extensions/*/plugins/cards/*")):
+            file = path / "__init__.py" if path.is_dir() else path
+            if path.name.startswith(("_", ".")) or file.suffix != ".py" or not file.is_file():
+                continue
+            name = f"stoker_cards_{path.parents[2].name}_{path.stem}"
+            spec = importlib.util.spec_from_file_location(name, file)
+            if spec is not None and spec.loader is not None and name not in sys.modules:
+                module = sys.modules[name] = importlib.util.module_from_spec(spec)
+                with contextlib.suppress(Exception):  # of a package that is broken, or that wants more of Metaflow
+                    spec.loader.exec_module(module)
 
 
 def _known(kind: str) -> type[MetaflowCard] | None:
@@ -80,7 +100,7 @@ def _known(kind: str) -> type[MetaflowCard] | None:
     while pending:
         one = pending.pop()
         pending += one.__subclasses__()
-        if one.type == kind:
+        if vars(one).get("type") == kind:  # not one that inherits it
             found = one
     return found
 

@@ -275,7 +275,7 @@ class FlowTask:
 
         names = attrs.fields_dict(CardSpec)
         specs = [CardSpec(**{word: one[word] for word in names if word in one}) for one in values["cards"]]
-        return TaskCards(specs, keep=self._keep_cards, task=self._task_of_card, flow=self.flow)
+        return TaskCards(specs, pathspec=self._pathspec, keep=self._keep_cards, task=self._task_of_card, flow=self.flow)
 
     def _task_of_card(self, finished: bool) -> TaskOfCard:
         from stoker.flows.cardclient import TaskOfCard

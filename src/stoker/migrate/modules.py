@@ -15,8 +15,8 @@ from typing import Any, Final
 from stoker.core.errors import RefusedName
 
 _COMPONENTS: Final = (
-    *("Artifact", "Error", "EventsTimeline", "Image", "Markdown", "ProgressBar", "PythonCode", "Table"),
-    *("ValueBox", "VegaChart"),
+    *("Artifact", "Error", "EventsTimeline", "Image", "JSONViewer", "Markdown", "MetaflowCardComponent"),
+    *("ProgressBar", "PythonCode", "Table", "ValueBox", "VegaChart", "YAMLViewer"),
 )
 _CLIENT: Final[Mapping[str, Sequence[str]]] = {
     "stoker.flows.client": ("DataArtifact", "Flow", "Metaflow", "MetaflowObject", "Run", "Step", "Task"),
@@ -45,7 +45,10 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "stoker.flows.cardtypes": ("MetaflowCard", "render_safely"),
     },
     "plugins.cards.card_client": {"stoker.flows.cardclient": ("Card", "CardContainer", "get_cards")},
-    "plugins.cards.card_modules.card": {"stoker.flows.cardtypes": ("MetaflowCard",)},
+    "plugins.cards.card_modules.card": {
+        "stoker.core.cards": ("MetaflowCardComponent",),
+        "stoker.flows.cardtypes": ("MetaflowCard",),
+    },
     "plugins.cards.card_modules.components": {"stoker.core.cards": _COMPONENTS},
     "plugins.cards.card_modules.renderer_tools": {"stoker.flows.cardtypes": ("render_safely",)},
     "plugins.cards.card_modules.test_cards": {

@@ -22,7 +22,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.errors import StokerError
 from stoker.core.flow import CARD, GANG
 from stoker.core.plan import LogLine
-from stoker.core.preview import Preview
+from stoker.core.preview import Preview, cell
 from stoker.core.receipt import Receipt, Track
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.words import count_text
@@ -223,23 +223,34 @@ def _timeline(shown: Document) -> Html:
         for event in shown["events"]
     ]
     title = element("h3", None, shown["title"]) if shown["title"] else NOTHING
-    return joined([title, table(["time", *names], rows, caption=shown["title"] or "events", whole=True)])
+    more = [f"… and {count_text(shown['left'], 'earlier event')}"] if shown.get("left") else []
+    more += ["finished"] if shown.get("over") else []
+    body = table(["time", *names], rows, caption=shown["title"] or "events", whole=True)
+    return joined([title, body, *(element("p", {"class": "muted"}, words) for words in more)])
 
 
 def _vega(shown: Document) -> Html:
-    curves = tuple(one for one in lines_of(shown["spec"]) if one is not None)
-    title = shown["spec"].get("title") or "chart"
+    """The lines of a chart; of one that is not of lines the first rows of its data; and its specification."""
+    spec = shown["spec"]
+    curves = tuple(one for one in lines_of(spec) if one is not None)
+    title = spec.get("title") or "chart"
     label = title if isinstance(title, str) else "chart"
-    text = element(
-        "details", None, element("summary", None, "its specification"), preformatted(_indented(shown["spec"]))
+    data = {} if curves else spec.get("data") or {}
+    values = data.get("values") or (spec.get("datasets") or {}).get(data.get("name"), ())
+    rows = [row for row in values if isinstance(row, dict)][:_ROWS] if isinstance(values, list) else []
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    drawn = Preview(
+        curves=curves,
+        headers=tuple(map(str, names)),
+        rows=tuple(tuple(cell(row.get(name, "")) for name in names) for row in rows),
+        more=f"{len(values) - len(rows):,} more" if len(values) > len(rows) > 0 else "",
     )
-    return joined(
-        [
-            element("p", None, element("b", None, label)),
-            stepparts.preview_part(Preview(curves=curves), label=label),
-            text,
-        ]
-    )
+    text = element("details", None, element("summary", None, "its specification"), preformatted(_indented(spec)))
+    return joined([element("p", None, element("b", None, label)), stepparts.preview_part(drawn, label=label), text])
+
+
+_ROWS: Final = 50
+"""Rows of a chart's data that are shown where it is not drawn."""
 
 
 def _indented(value: Any) -> str:
