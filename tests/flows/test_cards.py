@@ -327,6 +327,7 @@ def test_cards_of_ones_own_classes(project: Any) -> None:
     listed = json.loads(project.run("flow.py", "card", "list", "start", "--as-json").stdout)
     found = {(one["type"], one["id"]) for one in listed["cards"]}
     assert found == {("broken", None), ("default", "notes"), ("summary", "one")}
+    assert "summary" in project.run("flow.py", "card", "list").stdout
     summary = project.run("flow.py", "card", "get", "start", "--type", "summary").stdout
     assert summary.strip() == "<h1>loss: 0.25 of 0.25, 1 parts</h1>"
     digest = next(one["hash"] for one in listed["cards"] if one["type"] == "broken")

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 import pytest
 from tests.ui.conftest import Site
 
+from stoker.ui import runview
+
 
 def rows(text: str) -> list[str]:
     """The elements or runs of a page's table, from the top."""
@@ -64,6 +66,16 @@ def test_a_run_draws_its_fan_outs(site: Site) -> None:
     for run in site.sweeps:  # the elements of later ones are cached
         text = site.server.get(f"/runs/{run}").text
         assert len(looks(text)) == 12 and 'id="metric-best-loss"' in text and "metric-fit[" not in text
+
+
+def test_nothing_is_put_together_of_a_large_fan_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_HOME", str(site.project.home))
+    run = site.project.client().run(site.sweeps[0])
+    described = {row[0]: row[1:3] for row in runview.output_rows(run)}
+    assert described["fit"] == ("output", "list")
+    monkeypatch.setattr(runview, "MOST_GATHERED", 10)
+    described = {row[0]: row[1:3] for row in runview.output_rows(run)}
+    assert described["fit"] == ("output of fit[0]", "float") and described["best"] == ("output", "float")
 
 
 def test_more_than_two_runs_are_compared_by_their_parameters(site: Site) -> None:

@@ -594,10 +594,9 @@ class RunLoop:
         if execution is not None:
             execution.inputs = execution.digests = {}
             if parent in self._fanouts and action.status in STEP_GOOD and not step.hooks:
-                del (
-                    self._executions[key],
-                    self._known[key],
-                )  # all of it is recorded, and there may be a million elements
+                del self._executions[key], self._known[key]  # all is recorded, and there may be a million elements
+        elif parent:
+            self._known.pop(key, None)
         if step.backend in self._expecting and not parent:
             self._expecting[step.backend].settle(key, success=action.status in ("succeeded", "cached"))
         if self.on_settled is not None:

@@ -57,7 +57,7 @@ class Card:
     def _newest(self) -> Mapping[str, Any]:
         """Its document; of the task that runs in this process as it is now."""
         for one in _of_this_task(self._task) or ():
-            if (one["type"], one["id"]) == (self.type, self.id):
+            if one["hash"] == self.hash:
                 return one
         return self._document
 

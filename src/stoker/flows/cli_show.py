@@ -241,6 +241,8 @@ def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
 
 def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     verb, path = cli_cards.verb_of(arguments)
+    if verb == "list" and not path:  # of the newest run
+        path = [run.id for run in itertools.islice(flows.Flow(flow.name).runs(), 1)]
     file = options.get("output") or options.get("file")
     if verb == "get" and len(path) == 2:
         file = path.pop()

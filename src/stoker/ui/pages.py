@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from stoker.client import Run, Step
+from stoker.client import Output, Run, Step
 from stoker.client.document import running_keys, step_status
 from stoker.client.logs import last_attempt
 from stoker.client.variants import Variant, element_variants, run_variants
@@ -213,7 +213,7 @@ def step(request: Request) -> Response:
         section=section,
         log=None if one.count is not None else _log_values(there, one, request, attempt),
         card=url(f"/runs/{shown.id}/card", key=one.key) if runview.card_of(there.store, one) else "",
-        outputs=[_output_values(shown, one, name) for name in one.outputs],
+        outputs=[_output_values(shown, one, output) for output in runview.outputs_of(one).values()],
         settings=runview.settings_of(planned),
         planned=planned,
         reason=reason,
@@ -229,7 +229,9 @@ def step(request: Request) -> Response:
 
 def _shows_variants(request: Request, one: Step) -> bool:
     """Whether the elements of a fan-out are asked for: with the page, or by themselves."""
-    return bool(one.count) and (not is_part(request) or "variants" in request.query_params)
+    return 0 < (one.count or 0) <= runview.MOST_VARIANTS and (
+        not is_part(request) or "variants" in request.query_params
+    )
 
 
 def variants_of(request: Request, shown: Run, one: Step) -> list[Variant]:
@@ -307,10 +309,10 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
     }
 
 
-def _output_values(shown: Run, one: Step, name: str) -> Mapping[str, Any]:
-    output = one.outputs[name]
+def _output_values(shown: Run, one: Step, output: Output) -> Mapping[str, Any]:
+    name = output.name
     return {
-        "name": name,
+        "name": name if output.step == one.key else f"{name} of {output.step}",
         "output": output,
         "shape": "×".join(map(str, output.shape)) if output.shape is not None else "",
         "address": url(f"/runs/{shown.id}/artifact", key=one.key, name=name),

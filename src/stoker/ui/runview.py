@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Ma
 
 import attrs
 
-from stoker.client import Client, Run, Step
+from stoker.client import Client, Output, Run, Step
 from stoker.client.attempts import Failure
 from stoker.client.document import Placements, element_counts, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
@@ -96,6 +96,10 @@ MOST_METRICS: Final = 40
 MOST_CHARTS: Final = 6
 """Metrics of a fan-out that it draws."""
 MOST_OUTPUTS: Final = 60
+MOST_GATHERED: Final = 1_000
+"""Elements of a fan-out whose outputs are put together to be described."""
+MOST_VARIANTS: Final = 20_000
+"""Elements of a fan-out that its page lists and draws."""
 _SECONDS_OF_AN_HOUR: Final = 3600.0
 
 
@@ -338,11 +342,16 @@ def fanout_charts(store: Store, run: Run, metrics: Mapping[str, Metrics]) -> Ite
         yield key, step_address(run.id, key) + "#elements", charts
 
 
+def outputs_of(step: Step) -> Mapping[str, Output]:
+    """A step's outputs; of a large fan-out those of its first element: a list of all is put together in seconds."""
+    return step[0].outputs if step.count and step.count > MOST_GATHERED else step.outputs
+
+
 def output_rows(run: Run) -> list[tuple[str, str, str, str, str, str]]:
     """(step, output, type, shape, size, address) of the outputs of a run's steps, the first of many."""
     rows: list[tuple[str, str, str, str, str, str]] = []
     for step in run.steps.values():
-        for output in step.outputs.values():
+        for output in outputs_of(step).values():
             if len(rows) == MOST_OUTPUTS:
                 return rows
             shape = "×".join(map(str, output.shape)) if output.shape is not None else ""
@@ -350,7 +359,7 @@ def output_rows(run: Run) -> list[tuple[str, str, str, str, str, str]]:
             rows.append(
                 (
                     step.key,
-                    output.name,
+                    output.name if output.step == step.key else f"{output.name} of {output.step}",
                     output.type,
                     f"{shape} {output.dtype or ''}".strip(),
                     memory_text(output.size),
