@@ -310,18 +310,17 @@ def _decorator(name: str) -> Any:
         if name in KINDS:
             return decorator(name)
         from stoker.backends.refused import refusal
-        from stoker.core.errors import RefusedName
+        from stoker.core.errors import absent
 
         if refusal(name):
-            # `from stoker.flow import vertex` would make another message of an AttributeError.
-            raise RefusedName(refusal(name))
+            raise absent(refusal(name), above=2)
         from stoker.migrate import metaflow
         from stoker.migrate.modules import is_served
 
         if is_served(name):
             return importlib.import_module(f"stoker.flow.{name}")
         if name in metaflow.NAMES:
-            raise RefusedName(f"metaflow.{name} is not here: {metaflow.advice(name)}")
+            raise absent(f"metaflow.{name} is not here: {metaflow.advice(name)}", above=2)
     raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
 
 

@@ -77,5 +77,9 @@ def test_names_that_are_not_here_say_what_is() -> None:
     from stoker.flow import client
 
     assert client.__name__ == "stoker.flow.client"
+    # Whoever looks through all modules, as pickle does, catches nothing else.
+    for module in (client, stoker.flow):
+        with pytest.raises(AttributeError, match=r"metaflow\.(client\.)?Deployer is not here"):
+            _ = module.Deployer
     with pytest.raises(ModuleNotFoundError, match=r"stoker\.flow\.nothing"):
         exec("import stoker.flow.nothing")

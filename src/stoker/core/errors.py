@@ -26,6 +26,7 @@ Knows nothing of how an error is shown: the command line and the notebook do tha
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Iterable
 
 from stoker.core.words import bounded
@@ -98,6 +99,16 @@ class SourceError(UsageError):
 
 class RefusedName(UsageError, ImportError):
     """A name of another system that is imported from Stoker, which does not have it; the message says what it has."""
+
+
+def absent(message: str, *, above: int = 1) -> Exception:
+    """What a module's `__getattr__` raises for a name that it does not have.
+
+    `from module import name` makes other words of an `AttributeError`, and whoever looks through all modules, as pickle
+    does, catches nothing else. `above` is how many calls stand between this one and the module's caller.
+    """
+    importing = sys._getframe(above + 1).f_code.co_name == "_handle_fromlist"
+    return RefusedName(message) if importing else AttributeError(message)
 
 
 class NotFound(UsageError):

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from stoker.core.errors import RefusedName
+from stoker.core.errors import RefusedName, absent
 
 _COMPONENTS: Final = (
     *("Artifact", "Error", "EventsTimeline", "Image", "JSONViewer", "Markdown", "MetaflowCardComponent"),
@@ -151,7 +151,7 @@ class ServedModule(ModuleType):
         if name.startswith("_"):
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
         theirs = f"metaflow.{self._module}.{name}"
-        raise RefusedName(f"{theirs} is not here: {self._advice(theirs)}")
+        raise absent(f"{theirs} is not here: {self._advice(theirs)}")
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *self._homes})
