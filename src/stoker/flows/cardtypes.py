@@ -78,6 +78,10 @@ def card_class(kind: str) -> type[MetaflowCard] | None:
     return found
 
 
+_broken: set[str] = set()
+"""Modules of extensions that failed, whose classes are none."""
+
+
 def _load_extensions() -> None:
     """Load cards that are distributed for Metaflow, `metaflow_extensions/*/plugins/cards/*`, without the rest of their
     packages. They import `metaflow`, and work where that means this package (`integrations.metaflow`)."""
@@ -90,8 +94,10 @@ def _load_extensions() -> None:
             spec = importlib.util.spec_from_file_location(name, file)
             if spec is not None and spec.loader is not None and name not in sys.modules:
                 module = sys.modules[name] = importlib.util.module_from_spec(spec)
-                with contextlib.suppress(Exception):  # of a package that is broken, or that wants more of Metaflow
+                try:
                     spec.loader.exec_module(module)
+                except Exception:  # of a package that is broken, or that wants more of Metaflow
+                    _broken.add(name)
 
 
 def _known(kind: str) -> type[MetaflowCard] | None:
@@ -100,7 +106,7 @@ def _known(kind: str) -> type[MetaflowCard] | None:
     while pending:
         one = pending.pop()
         pending += one.__subclasses__()
-        if vars(one).get("type") == kind:  # not one that inherits it
+        if vars(one).get("type") == kind and one.__module__ not in _broken:  # not one that inherits it
             found = one
     return found
 
