@@ -128,3 +128,41 @@ def test_gangs_inside_a_foreach_and_a_timeout_over_one(project: Any) -> None:
     project.run("caught.py", "resume", "all")
     again = project.client().runs()[0].steps["end"].outputs
     assert again["causes"].digest == end["causes"].digest and again["z"].digest == end["z"].digest
+
+
+def test_nodes_beside_the_first_may_return_before_they_go_on(project: Any) -> None:
+    project.write(
+        {
+            "early.py": """
+            from stoker.flow import FlowSpec, current, step
+
+            class Early(FlowSpec):
+                @step
+                def start(self):
+                    self.next(self.node, num_parallel=2)
+
+                @step
+                def node(self):
+                    self.place = current.parallel.node_index
+                    if self.place:
+                        return
+                    self.next(self.join)
+
+                @step
+                def join(self, inputs):
+                    self.places = [node.place for node in inputs]
+                    self.next(self.end)
+
+                @step
+                def end(self):
+                    pass
+
+            if __name__ == "__main__":
+                Early()
+            """
+        }
+    ).run("early.py", "run")
+    assert project.client().runs()[0].steps["end"].outputs["places"].load() == [0, 1]
+    text = (project.folder / "early.py").read_text(encoding="utf-8").replace("if self.place:", "if not self.place:")
+    project.write({"early.py": text})
+    assert "ended without self.next" in project.run("early.py", "run", code=1).stderr
