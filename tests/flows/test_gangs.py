@@ -134,7 +134,7 @@ def test_nodes_beside_the_first_may_return_before_they_go_on(project: Any) -> No
     project.write(
         {
             "early.py": """
-            from stoker.flow import FlowSpec, current, step
+            from stoker.flow import FlowSpec, Task, current, step
 
             class Early(FlowSpec):
                 @step
@@ -144,6 +144,7 @@ def test_nodes_beside_the_first_may_return_before_they_go_on(project: Any) -> No
                 @step
                 def node(self):
                     self.place = current.parallel.node_index
+                    assert Task(current.pathspec).id == current.task_id
                     if self.place:
                         return
                     self.next(self.join)

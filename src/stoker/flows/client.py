@@ -488,7 +488,7 @@ class Task(MetaflowObject):
         by_id = {task.id: task for task in tasks}
         if key in by_id:
             return run, by_id[key]._row, by_id[key].node
-        if context and context.run_id == run.id and context.step == key:
+        if context and context.run_id == run.id and key in (context.step, f"{context.step}[{context.node}]"):
             # The task itself, whose row the driver has not written yet.
             return run, StepRow(run_id=run.id, key=key, name=step, status="running", attempts=1), None
         raise MetaflowNotFound(f"{run.id}/{step} has no task '{key}'{nearest(key, by_id)}")
