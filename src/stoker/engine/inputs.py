@@ -5,8 +5,7 @@ Works on artifacts' descriptions only: values are loaded by the workers that nee
 
 from __future__ import annotations
 
-import json
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from stoker.core.artifact import content_of, from_wire, names_in
 from stoker.core.errors import DamagedArtifact, StokerError
@@ -16,8 +15,6 @@ from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 Wire = Mapping[str, Any]
-_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-_decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class UnequalLengths(StokerError):
@@ -42,7 +39,7 @@ class StepBindings:
     def keep(self, key: str, outputs: Mapping[str, Wire], *, fanout: str = "", index: int = 0) -> None:
         """Remember a finished step's outputs, or those of the element of a fan-out."""
         if fanout in self._made:
-            self._made[fanout][index] = _encode(outputs)
+            self._made[fanout][index] = artifacts.encode(outputs)
         else:
             self._outputs[key] = outputs
 
@@ -149,7 +146,9 @@ class StepBindings:
         if "step" in tree and tree["step"] in self._counts:
             return _ElementsOutputs(tree["step"], tree["output"], self._counts[tree["step"]])
         whole = tree["value"] if "value" in tree else self.output(tree["step"], tree["output"])
-        return _Packed([_encode({"value": item.wire()}) for item in artifacts.each_item(from_wire(whole), self._blobs)])
+        return _Packed(
+            [artifacts.encode({"value": item.wire()}) for item in artifacts.each_item(from_wire(whole), self._blobs)]
+        )
 
     def add_element(self, key: str, index: int, trees: Mapping[str, Any]) -> None:
         """Add one element of a fan-out whose elements come one by one, with its input trees."""
@@ -197,7 +196,7 @@ class _ElementsOutputs(Sequence[Wire]):
 
 
 def _unpacked(text: str) -> Any:
-    return _decode(text, 0)[0]
+    return artifacts.decode(text, 0)[0]
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:

@@ -45,9 +45,10 @@ _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 _JSON: Final[frozenset[type]] = (_SCALARS | _CONTAINERS) - {str}
 _NAMES: Final = {kind: full_name(kind) for kind in (*_SCALARS, *_CONTAINERS, bytes)}
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 _LIST_BEGIN: Final = b'{"items":['
-_decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+"""A value's JSON, and (value, end) of the JSON that begins at a place of a text."""
 
 
 def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
@@ -94,7 +95,7 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
             fix="Client(trust=True), dump --trust or STOKER_TRUST=1, if you trust everybody who may write to it",
         )
     if name == "json" and data is not None:
-        return _decode(data.decode(), 0)[0]
+        return decode(data.decode(), 0)[0]
     reader = _READERS.get(name)
     if reader is not None:
         if data is None and artifact.size > _LONG and name != "bytes":
@@ -144,7 +145,7 @@ def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int =
             document = part.wire()
             content.update((b"\n" if written else b"") + content_of(document).encode("utf-8", "surrogatepass"))
             is_content_else = is_content_else or "content" in part.meta
-            written.append(_encode(document).encode("utf-8", "surrogatepass"))
+            written.append(encode(document).encode("utf-8", "surrogatepass"))
             yield document
 
     names = names_in(documents())
@@ -185,7 +186,7 @@ def each_item(artifact: StoredArtifact, blobs: Blobs) -> Iterator[StoredArtifact
 def _listed(text: str) -> Iterator[StoredArtifact]:
     place, end = len(_LIST_BEGIN), len(text) - len("]}")
     while place < end:
-        document, place = _decode(text, place)
+        document, place = decode(text, place)
         place += 1
         yield from_wire(document)
 
@@ -229,7 +230,7 @@ def _json_bytes(value: Any, kind: type) -> bytes | None:
             return str(value).encode()
         if kind in _CONTAINERS and not _is_json_bytes(value, _MAX_DEPTH):
             return None
-        return _encode(value).encode()
+        return encode(value).encode()
     except (ValueError, RecursionError):  # an integer too long for a text, or half a surrogate pair
         return None
 
@@ -271,20 +272,20 @@ def _save_long_json(value: Any, kind: type, blobs: Blobs, inline_limit: int) -> 
 
 
 def _json_pieces(value: Any) -> Iterator[str]:
-    """The pieces of what `_encode` makes of a container."""
+    """The pieces of what `encode` makes of a container."""
     keys = iter(value) if type(value) is dict else None
     yield "[" if keys is None else "{"
     rest, separator = iter(value if keys is None else value.values()), ""
     while group := list(itertools.islice(rest, _LEAF)):
         names = None if keys is None else list(itertools.islice(keys, len(group)))
         if all(map(_is_leaf, group)):
-            yield separator + _encode(group if names is None else dict(zip(names, group)))[1:-1]
+            yield separator + encode(group if names is None else dict(zip(names, group)))[1:-1]
             separator = ","
             continue
         for number, item in enumerate(group):
-            yield separator if names is None else f"{separator}{_encode(names[number])}:"
+            yield separator if names is None else f"{separator}{encode(names[number])}:"
             whole = _is_leaf(item) or type(item) is str
-            yield from (_encode(item),) if whole else _json_pieces(item)
+            yield from (encode(item),) if whole else _json_pieces(item)
             separator = ","
     yield "]" if keys is None else "}"
 
@@ -395,7 +396,7 @@ def _with_code(meta: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
 def _decode_long(data: Any) -> Any:
     """The value of a long JSON text, a list's elements some at a time: as text it is up to four times as long."""
     if data[:1] != b"[":
-        return _decode(str(data, "utf-8"), 0)[0]
+        return decode(str(data, "utf-8"), 0)[0]
     result: list[Any] = []
     start, last, window = 1, len(data) - 1, _LONG
     while start < last:
@@ -404,7 +405,7 @@ def _decode_long(data: Any) -> Any:
         # Behind a comma inside of an element, the part is no list of whole elements, and is not decoded.
         cut = last if end >= last else data.rfind(between, start, end) + between.index(b",")
         try:
-            part, _ = _decode(f"[{str(data[start:cut], 'utf-8')}]", 0) if cut > start else ([], 0)
+            part, _ = decode(f"[{str(data[start:cut], 'utf-8')}]", 0) if cut > start else ([], 0)
         except (ValueError, StopIteration):
             if end >= last:
                 raise
@@ -424,7 +425,7 @@ _FALLBACKS: Final = {"pickle": "cloudpickle"}
 `SerializationError` that explains."""
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "json": lambda data: _decode_long(data) if len(data) > _LONG else _decode(str(data, "utf-8"), 0)[0],
+    "json": lambda data: _decode_long(data) if len(data) > _LONG else decode(str(data, "utf-8"), 0)[0],
     "str": lambda data: str(data, "utf-8"),
     "bytes": lambda data: data,
 }
