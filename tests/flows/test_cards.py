@@ -11,6 +11,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from stoker.core.cards import Markdown
+from stoker.flows.cards import Components
+
 FLOW = """
 import os
 import signal
@@ -338,3 +341,16 @@ def test_cards_of_ones_own_classes(project: Any) -> None:
     page = project.run("flow.py", "card", "get", "start").stdout
     for words in ("notes", "epoch", "0.25", "better", "<svg", "srcdoc", "0.25 of 0.25", "nothing to show"):
         assert words in page, words
+
+
+def test_a_component_takes_the_place_of_no_other() -> None:
+    warned: list[str] = []
+    one, other = Components(warned.append), Components(warned.append)
+    for text in "ab":
+        one.append(Markdown(text))
+    del one[one.keys()[0]]
+    one.append(Markdown("c"))
+    other.append(Markdown("d"))
+    other.extend(one)
+    other.append(Markdown("e"), id="e")
+    assert [part.render()["text"] for part in other] == ["d", "b", "c", "e"] and "e" in other and not warned

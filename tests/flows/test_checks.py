@@ -174,6 +174,8 @@ DECORATORS = {
     "@environment(vars=['A'])": "does not map",
     "@catch(var='not ok')": "not the name of an attribute",
     "@secrets(sources='TOKEN')": "not a list",
+    "@card(customize='yes')": "neither True nor False",
+    "@card(timeout='soon')": "no number of seconds",
     "@gpu_profile(interval=0)": "not a time",
     "@checkpoint(load_policy='egaer')": '"fresh", "eager" or "none"',
     "@timeout(5)": "takes words with names",

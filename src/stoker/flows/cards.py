@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import os
 import re
@@ -60,6 +61,10 @@ class CardSpec:
     """Whether `current.card.append` means this one of several."""
 
 
+_numbers = itertools.count()
+"""For the ids of components that were given none: one counter, because a component may stand on several cards."""
+
+
 class Components:
     """The components of one card, in their order and by their ids."""
 
@@ -75,7 +80,7 @@ class Components:
         if problem:
             self._warn(f"this is left out: {problem}")
             return
-        component.component_id = id or component.component_id or f"{type(component).__name__.lower()}_{len(self):06x}"
+        component.component_id = id or component.component_id or f"{type(component).__name__.lower()}_{next(_numbers)}"
         self._by_id[component.component_id] = component
         self.changed = time.time()
 
@@ -420,8 +425,7 @@ class TaskCards:
             what = f"the step has no @card(id={id!r})" if card is None else f"current.card[{id!r}] takes a list"
             self.warn(f"{what}; nothing is set")
             return
-        card.clear()
-        card.extend(components)
+        card.components = components
 
     def __contains__(self, id: object) -> bool:
         return id in self._by_id

@@ -365,6 +365,9 @@ def _card(values: Mapping[str, Any]) -> None:
         raise SettingsError(f"options={options!r} is no dict", fix='write options={"key": "value"}')
     if not str(seconds).replace(".", "", 1).isdecimal():
         raise SettingsError(f"timeout={seconds!r} is no number of seconds", fix="write timeout=45")
+    for word in ("save_errors", "customize"):
+        if str(values.get(word, True)) not in ("True", "False"):
+            raise SettingsError(f"{word}={values[word]!r} is neither True nor False", fix=f"write {word}=True")
 
 
 def _checkpoint(values: Mapping[str, Any]) -> None:
