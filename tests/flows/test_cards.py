@@ -336,7 +336,7 @@ def test_cards_of_ones_own_classes(project: Any) -> None:
     digest = next(one["hash"] for one in listed["cards"] if one["type"] == "broken")
     assert "nothing to show" in project.run("flow.py", "card", "get", "start", "--hash", digest[:5]).stdout
     missing = project.run("flow.py", "card", "get", "start", "--type", "slow", code=2).stderr
-    assert "Card not found in datastore" in missing
+    assert "Card not found in datastore" in missing and "with type 'slow'" in missing
 
     page = project.run("flow.py", "card", "get", "start").stdout
     for words in ("notes", "epoch", "0.25", "better", "<svg", "srcdoc", "0.25 of 0.25", "nothing to show"):

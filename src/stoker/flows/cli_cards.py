@@ -52,7 +52,7 @@ def run(
         )
     task = tasks[0]
     if wanted:
-        card = _one(task, _cards(task, flags, wanted), verb)
+        card = _one(task, _cards(task, flags, wanted), verb, wanted)
         text, name = card.get(), card.path
     else:
         of = task._run
@@ -76,9 +76,9 @@ def _cards(task: Task, flags: set[str], wanted: Mapping[str, str]) -> list[Card]
     ]
 
 
-def _one(task: Task, cards: list[Card], verb: str) -> Card:
+def _one(task: Task, cards: list[Card], verb: str, wanted: Mapping[str, str]) -> Card:
     if not cards:
-        raise CardNotPresentException(task.pathspec)
+        raise CardNotPresentException(task.pathspec, **{f"card_{name}": word for name, word in wanted.items()})
     if len(cards) > 1:
         listed = ", ".join(f"{card.type} {card.hash[:5]}" for card in cards)
         raise UsageError(
