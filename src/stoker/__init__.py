@@ -11,41 +11,56 @@ from stoker.core import version as _version
 
 if TYPE_CHECKING:
     from stoker.client import Client as Client
+    from stoker.core.registry import Artifact as Artifact
+    from stoker.core.registry import Model as Model
+    from stoker.core.registry import artifact as artifact
     from stoker.core.secret import Secret as Secret
+    from stoker.naming import load_artifact as load_artifact
+    from stoker.naming import log_metadata as log_metadata
+    from stoker.naming import save_artifact as save_artifact
     from stoker.pipelines.functional import each as each
     from stoker.pipelines.functional import step as step
     from stoker.report.notebook import run_report as run_report
     from stoker.run.calling import pipeline as pipeline
     from stoker.worker.context import context as context
     from stoker.worker.memory import cleanup_memory as cleanup_memory
-    from stoker.worker.metrics import log_metadata as log_metadata
     from stoker.worker.metrics import log_metrics as log_metrics
 
 __version__ = _version.VERSION
 
 __all__ = [
+    "Artifact",
     "Client",
+    "Model",
     "Secret",
+    "artifact",
     "cleanup_memory",
     "context",
     "each",
+    "load_artifact",
     "log_metadata",
     "log_metrics",
     "pipeline",
     "run_report",
+    "save_artifact",
     "step",
 ]
 
 _HOMES = {
+    "Artifact": "stoker.core.registry",
     "Client": "stoker.client",
+    "Model": "stoker.core.registry",
     "Secret": "stoker.core.secret",
+    "artifact": "stoker.core.registry",
     "cleanup_memory": "stoker.worker.memory",
     "context": "stoker.worker.context",
     "each": "stoker.pipelines.functional",
-    "log_metadata": "stoker.worker.metrics",
+    "load_artifact": "stoker.naming",
+    "log_metadata": "stoker.naming",
     "log_metrics": "stoker.worker.metrics",
     "pipeline": "stoker.run.calling",
     "run_report": "stoker.report.notebook",
+    "save_artifact": "stoker.naming",
     "step": "stoker.pipelines.functional",
 }
 

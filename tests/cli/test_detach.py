@@ -20,7 +20,7 @@ import pytest
 from stoker import Client
 from stoker.core.errors import Away, UsageError
 from stoker.run import detaching
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import open_store
 

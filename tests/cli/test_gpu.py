@@ -23,8 +23,8 @@ from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.plan import plandoc
+from stoker.store.batch import RowBatch
 from stoker.store.receipts import ReceiptRow
-from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, EventRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 

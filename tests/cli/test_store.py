@@ -22,8 +22,8 @@ from stoker.images.locks import LockStore
 from stoker.plan.locking import Locking
 from stoker.run.building import Builder
 from stoker.store import artifacts
+from stoker.store.batch import RowBatch
 from stoker.store.check import check_store, last_check, lost
-from stoker.store.records import RowBatch
 from stoker.store.rows import CacheRow, OutputRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 

@@ -15,7 +15,7 @@ import pytest
 from stoker.client import Client
 from stoker.core.plan import LogLine
 from stoker.store import artifacts
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import AttemptRow, EventRow, OutputRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.client import html
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import AttemptRow, StepRow
 
 EVIL = '<script>alert("x")</script>'

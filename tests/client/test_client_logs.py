@@ -187,7 +187,7 @@ def test_follow_what_another_process_writes(book: Any) -> None:
     program = (
         "import sys\n"
         "from stoker.core.plan import LogLine\n"
-        "from stoker.store.records import RowBatch\n"
+        "from stoker.store.batch import RowBatch\n"
         "from stoker.store.rows import StepRow\n"
         "from stoker.store.store import open_store\n"
         "store = open_store(home=sys.argv[1])\n"

@@ -11,7 +11,7 @@ from stoker.cli.show import run_lines
 from stoker.client.document import run_document
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.store import artifacts
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import AttemptRow, StepRow
 from stoker.ui.runview import lines_of
 
@@ -221,7 +221,7 @@ def test_an_artifact_that_is_not_there_or_ambiguous(book: Any) -> None:
     id = book.run()
     book.step(id, "many", outputs={f"n{number}": number for number in range(40)})
     for asked in ("0" * 64, "zz", ""):
-        with pytest.raises(NotFound, match="no output with the digest"):
+        with pytest.raises(NotFound, match=r"there is no (artifact|output with the digest)"):
             book.client.artifact(asked)
     shared = next(digit for digit in "0123456789abcdef" if begun(book, id, digit) > 1)
     with pytest.raises(NotFound, match="several digests"):

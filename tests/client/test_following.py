@@ -7,7 +7,7 @@ from typing import Any
 
 from stoker.report.following import RunWatch
 from stoker.report.terminal import Terminal
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import StepProgress
 
 

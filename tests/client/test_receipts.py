@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from stoker.core.receipt import Receipt, Track, Use
+from stoker.store.batch import RowBatch
 from stoker.store.receipts import ReceiptRow
-from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow
 
 USE = Use(

@@ -14,7 +14,7 @@ from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import RunRow
 from stoker.store.store import Store, open_store
 

@@ -52,9 +52,9 @@ from stoker.run.attached import attached_settings
 from stoker.run.commandline import RUN_OPTIONS, split
 from stoker.settings.options import OPTIONS, layer_from
 from stoker.store import receipts, rows
+from stoker.store.batch import RowBatch
 from stoker.store.checkpoints import Checkpoints
 from stoker.store.logs import Logs
-from stoker.store.records import RowBatch
 from stoker.store.store import open_store
 
 

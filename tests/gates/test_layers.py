@@ -141,8 +141,12 @@ def test_things_happen_where_the_architecture_says(repository: Path, references:
 
 SAME_NAME = ("stoker.flows", "stoker.integrations")
 """Their classes are called as users of Metaflow and ZenML know them, whatever ours are called."""
-PUBLIC = {"Step": {"stoker.client.steps", "stoker.pipelines.functional"}}
-"""What people call both a function with `@step` and what a run shows of it."""
+PUBLIC = {
+    "Step": {"stoker.client.steps", "stoker.pipelines.functional"},
+    "Artifact": {"stoker.core.registry", "stoker.core.cards"},
+}
+"""What people call both a function with `@step` and what a run shows of it; the name of an output, and by Metaflow's
+name a component of a card."""
 
 
 def test_a_class_name_means_one_thing(repository: Path) -> None:

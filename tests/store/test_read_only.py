@@ -15,8 +15,8 @@ import pytest
 
 from stoker.core.errors import StoreError
 from stoker.store import artifacts
+from stoker.store.batch import RowBatch
 from stoker.store.database import Database
-from stoker.store.records import RowBatch
 from stoker.store.rows import OutputRow, RunRow, StepRow
 from stoker.store.store import open_store
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.store import database as module
 from stoker.store import receipts
+from stoker.store.batch import RowBatch
 from stoker.store.database import Database
 from stoker.store.receipts import ReceiptRow
-from stoker.store.records import Records, RowBatch
+from stoker.store.records import Records
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.schema import MIGRATIONS
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, UsageError
 from stoker.store import rows
-from stoker.store.records import Records, RowBatch, RunFilter
+from stoker.store.batch import RowBatch
+from stoker.store.records import Records, RunFilter
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RecipeRow, RunRow, StepProgress, StepRow
 from stoker.store.store import Store, open_store
 
@@ -467,7 +468,7 @@ def test_rows_know_their_columns() -> None:
 WRITE = """
 import sys
 from stoker.store.store import open_store
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import EventRow, StepRow
 store = open_store(home=sys.argv[1])
 for number in range(100):

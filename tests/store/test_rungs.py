@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stoker.store import schema
+from stoker.store.batch import RowBatch
 from stoker.store.database import Database
-from stoker.store.records import Records, RowBatch
+from stoker.store.records import Records
 from stoker.store.rows import AttemptRow, RungRow, RunRow
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from stoker.core.artifact import StoredArtifact
 from stoker.store import artifacts
+from stoker.store.batch import RowBatch
 from stoker.store.check import sweep, unreferenced
-from stoker.store.records import RowBatch
 from stoker.store.rows import CacheRow, OutputRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 

@@ -19,8 +19,8 @@ from tests.servers import postgres
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import DatabaseUnreachable, StoreError
+from stoker.store.batch import RowBatch
 from stoker.store.database import Database
-from stoker.store.records import RowBatch
 from stoker.store.rows import CacheRow, EventRow, OutputRow, RungRow, RunRow, StepProgress, StepRow
 from stoker.store.store import Store, open_store
 from stoker.store.writer import JournalEntry, RunJournal, RunWriter, restore

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.core.plan import LogLine
 from stoker.report import ansi
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import Store, open_store
 from stoker.ui import streams

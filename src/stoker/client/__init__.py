@@ -9,9 +9,23 @@ the store and its address, nothing of how runs are executed.
 
 from stoker.client.attempts import Attempt, Failure
 from stoker.client.client import Client
+from stoker.client.names import ArtifactVersion, ModelVersion
 from stoker.client.outputs import Output, Outputs
 from stoker.client.runs import Event, Run
 from stoker.client.steps import Step, Steps
 from stoker.client.usage import Usage
 
-__all__ = ["Attempt", "Client", "Event", "Failure", "Output", "Outputs", "Run", "Step", "Steps", "Usage"]
+__all__ = [
+    "ArtifactVersion",
+    "Attempt",
+    "Client",
+    "Event",
+    "Failure",
+    "ModelVersion",
+    "Output",
+    "Outputs",
+    "Run",
+    "Step",
+    "Steps",
+    "Usage",
+]

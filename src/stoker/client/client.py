@@ -6,15 +6,18 @@ import os
 import time
 from datetime import datetime, timedelta
 from itertools import count, islice
-from typing import Final, Iterator
+from typing import Any, Final, Iterable, Iterator, Mapping, overload
 
 import attrs
 
 from stoker import stacks
 from stoker.client.liveness import SHOWN_STATUSES
+from stoker.client.names import ArtifactVersion, ModelVersion
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.errors import NotFound, UsageError, nearest
+from stoker.core.registry import LATEST as LATEST_VERSION
+from stoker.core.registry import Artifact, Model, Version, names_label
 from stoker.core.units import duration
 from stoker.core.values import lazy_pattern
 from stoker.store.records import RunFilter
@@ -107,8 +110,76 @@ class Client:
             raise NotFound(f"there are no runs yet in {where}", fix="call a pipeline, or `stoker run FILE`")
         return newest[0]
 
-    def artifact(self, digest: str) -> Output:
-        """The oldest output with these bytes, by their digest or its beginning; its `producers` are all of them."""
+    @overload
+    def artifact(self, name: str, version: Version) -> ArtifactVersion: ...
+    @overload
+    def artifact(self, name: str, version: None = None) -> ArtifactVersion | Output: ...
+    def artifact(self, name: str, version: Version | None = None) -> ArtifactVersion | Output:
+        """A version of a named artifact: "latest", which is the default, a number, "tag:NAME" or a digest.
+
+        In place of a name, the digest of an output or its beginning, without a version: the oldest output with these
+        bytes; its `producers` are all of them.
+        """
+        registry = self.store.registry
+        if version is not None or registry.has_artifact(name) or not _DIGITS.fullmatch(name.lower()):
+            return ArtifactVersion(self.store, registry.artifact(name, LATEST_VERSION if version is None else version))
+        return self._output(name)
+
+    def artifacts(
+        self, text: str = "", *, tag: str | None = None, limit: int | None = 50, offset: int = 0
+    ) -> list[ArtifactVersion]:
+        """The latest version of each named artifact, the name that changed last first; `limit=None`: all of them.
+
+        `text` is part of a name, in any case. With a tag, the newest version that has it.
+        """
+        most = _EVERYTHING if limit is None else limit
+        rows = self.store.registry.artifacts(text=text, tag=tag or "", limit=most, offset=offset)
+        return [ArtifactVersion(self.store, row) for row in rows]
+
+    def save_artifact(
+        self, value: Any, name: str, *, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
+    ) -> ArtifactVersion:
+        """Save a value as the next version of a name."""
+        from stoker.store import artifacts
+
+        Artifact(name)  # refused before anything is written
+        saved = artifacts.save(value, self.store.blobs)
+        return ArtifactVersion(self.store, self.store.registry.save(name, saved, tags=tags, metadata=metadata))
+
+    def model(self, name: str, version: Version = LATEST_VERSION) -> ModelVersion:
+        """A version of a model: "latest", a number, a stage such as "production", a label, or "tag:NAME"."""
+        return ModelVersion(self.store, self.store.registry.model(name, version))
+
+    def models(
+        self, text: str = "", *, stage: str | None = None, limit: int | None = 50, offset: int = 0
+    ) -> list[ModelVersion]:
+        """The latest version of each model, the one that changed last first; with a stage the version that has it."""
+        most = _EVERYTHING if limit is None else limit
+        rows = self.store.registry.models(text=text, stage=stage or "", limit=most, offset=offset)
+        return [ModelVersion(self.store, row) for row in rows]
+
+    def create_model_version(
+        self,
+        name: str,
+        label: str | None = None,
+        *,
+        description: str = "",
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> ModelVersion:
+        """Make the next version of a model; with a label such as "1.0.0", the version that has it if there is one."""
+        if label is not None and not names_label(label):
+            raise UsageError(f"{label!r} is no label of a version", fix='write a word such as "1.0.0"')
+        model = Model(name, label, description=description, tags=tags, metadata=metadata or {})
+        return ModelVersion(self.store, self.store.registry.create_model(model))
+
+    def log_metadata(self, metadata: Mapping[str, Any], *, run: str, step: str | None = None) -> None:
+        """Add metadata to a run, or to one of its steps; `metadata_of` reads it."""
+        found = self.run(run)
+        key = found.id if step is None else f"{found.id}/{found.steps[step].key}"
+        self.store.registry.set_facts("run" if step is None else "step", key, 0, metadata)
+
+    def _output(self, digest: str) -> Output:
         digests = self._digests(digest.lower())
         if not digests:
             raise NotFound(f"there is no output with the digest '{digest}'", fix="digests are in step.outputs")

@@ -40,7 +40,7 @@ _TPU_CORES = ("v2", "v3", "v4", "v5p")
 
 
 @frozen(kw_only=True)
-class Model:
+class ChipModel:
     """A model of accelerator."""
 
     name: str
@@ -104,7 +104,7 @@ class Accelerator:
         return name if self.count is None else f"{name}:{self.count}"
 
     @property
-    def model(self) -> Model:
+    def model(self) -> ChipModel:
         """The model that the name stands for."""
         return MODELS[self.name] if self.name in MODELS else model(self.name)
 
@@ -116,18 +116,18 @@ class Accelerator:
         return self.model.memory[-1]
 
 
-class Catalog(Mapping[str, Model]):
+class Catalog(Mapping[str, ChipModel]):
     """The models of `core.chiptable` by name; each is made when it is first asked for."""
 
     def __init__(self) -> None:
         self._vendors = {name: vendor for vendor, line in LINES.items() for name in line.chips}
-        self._made: dict[str, Model] = {}
+        self._made: dict[str, ChipModel] = {}
 
-    def __getitem__(self, name: str) -> Model:
+    def __getitem__(self, name: str) -> ChipModel:
         if name not in self._made:
             vendor = self._vendors[name]
             memory, spellings, slices, source = LINES[vendor].chips[name]
-            self._made[name] = Model(
+            self._made[name] = ChipModel(
                 name=name,
                 vendor=vendor,
                 memory=tuple(amount * GB for amount in memory),
@@ -147,10 +147,10 @@ class Catalog(Mapping[str, Model]):
         return len(self._vendors)
 
 
-MODELS: Final[Mapping[str, Model]] = Catalog()
+MODELS: Final[Mapping[str, ChipModel]] = Catalog()
 
 
-def model(name: str, text: str = "") -> Model:
+def model(name: str, text: str = "") -> ChipModel:
     """The model called `name` in any of its spellings; `text` is what the person wrote around it."""
     if name in MODELS:
         return MODELS[name]
@@ -229,14 +229,14 @@ def _spellings() -> Mapping[str, str]:
 class _WithChips(Protocol):
     """What this module needs of a vendor: the models that it adds to the catalog."""
 
-    chips: tuple[Model, ...]
+    chips: tuple[ChipModel, ...]
 
 
 _REGISTRY: Final[Registry[_WithChips]] = Registry(group=GROUP, noun="vendor", kind=object, builtin={})
 
 
 @functools.cache
-def _of_other_distributions() -> Mapping[str, Model]:
+def _of_other_distributions() -> Mapping[str, ChipModel]:
     """Spelling → model, of the vendors that other distributions bring; read once a process."""
     return {
         _plain(spelling): model
@@ -250,7 +250,7 @@ def _is_shared(name: str) -> bool:
     return name.strip().lower().endswith("-shared")
 
 
-def _slice(profile: str | None, kind: Model, text: str) -> str:
+def _slice(profile: str | None, kind: ChipModel, text: str) -> str:
     if profile is None:
         return ""
     if not kind.slices:

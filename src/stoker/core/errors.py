@@ -115,6 +115,10 @@ class NotFound(UsageError):
     """The named run, step, output or stack does not exist; the message names the nearest."""
 
 
+class PromotionRefused(UsageError):
+    """A version of a model does not fulfil the rules of the stage that it was to get."""
+
+
 class PreflightError(StokerError):
     """The plan was refused before anything ran; `findings` holds every reason."""
 

@@ -6,11 +6,12 @@ A graph is what the user wrote, with Python values in it. `plan.planner` turns i
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, ClassVar, Iterator, Mapping
 
 import attrs
 
 from stoker.core.errors import GraphError
+from stoker.core.registry import Artifact, Model
 from stoker.core.settings import Layer
 from stoker.core.values import frozen
 
@@ -28,8 +29,11 @@ class StepInput:
 class StepOutput:
     """One named result of a step's function."""
 
+    COMPACT: ClassVar = True
     name: str
     type: str = "Any"
+    artifact: Artifact | None = None
+    """The name beyond the run under which each success of the step adds a version."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -118,6 +122,8 @@ class Graph:
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
     where: str = ""
     dynamic: bool = False
+    model: Model | None = None
+    """The model that its runs make or use a version of."""
     callable_layers: tuple[Layer, ...] = ()
     """Settings of the steps that a dynamic body may call, as far as its module names them."""
 

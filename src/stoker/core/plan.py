@@ -6,13 +6,14 @@ A `Plan` is stored with its run, so that `stoker resume` does not trace again. `
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Iterator, Literal, Mapping, Sequence
 
 import attrs
 
 from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import StepOutput
 from stoker.core.protocol import FunctionSource, HookFacts, StepResult, WorkerEvent
+from stoker.core.registry import Artifact, Model
 from stoker.core.secret import mask_words
 from stoker.core.settings import PipelineSettings, StepSettings
 from stoker.core.status import JobState
@@ -38,7 +39,8 @@ class StepPlan:
     """Whether the function returns a tuple with one element for each output, not one value."""
     inputs: Mapping[str, Any]
     """Parameter → a tree whose leaves are `{"value": <artifact>}` or `{"step": key, "output": name}`, and whose
-    branches are `{"list": [...]}` and `{"dict": {...}}`."""
+    branches are `{"list": [...]}` and `{"dict": {...}}`. A value that was given by name has it: `"named": [name,
+    version]`."""
     settings: StepSettings
     backend: str
     """The name under which the run has its backend."""
@@ -81,6 +83,11 @@ class StepPlan:
     """Whether it may load checkpoints of other runs' steps, as a flow's step with `@checkpoint`."""
 
     @functools.cached_property
+    def named_outputs(self) -> Mapping[str, Artifact]:
+        """The outputs that have names beyond the run."""
+        return {output.name: output.artifact for output in self.outputs if output.artifact is not None}
+
+    @functools.cached_property
     def needs(self) -> tuple[str, ...]:
         """The keys of the steps that must succeed first, each once."""
         sources = [key for tree in self.inputs.values() for key, _ in source_outputs(tree)]
@@ -94,6 +101,18 @@ def uses_cache(step: StepPlan) -> bool:
     was given `cache=True`.
     """
     return step.settings.cache is not False and (not step.lookups or not lookup_text(step) or cached_anyway(step))
+
+
+def named_inputs(step: StepPlan) -> Iterator[tuple[str, str, int]]:
+    """The versions of artifacts that a step is given by name: (parameter, name, version)."""
+    for parameter, tree in step.inputs.items():
+        pending = [tree]
+        while pending:
+            branch = pending.pop()
+            if "named" in branch:
+                yield (parameter, *branch["named"])
+            pending += branch.get("list", ())
+            pending += branch.get("dict", {}).values()
 
 
 def without_secrets(plan: Plan) -> Plan:
@@ -206,6 +225,10 @@ class Plan:
     """The run that this one repeats; None for a run of its own."""
     locks: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     """The packages of the steps' images: the documents of `core.lock.Lock` by the digest of what was resolved."""
+    model: Model | None = None
+    """The model that the run makes or uses a version of."""
+    model_version: int | None = None
+    """The version that it uses; None for the one that it makes."""
     version: int = PLAN_VERSION
 
 

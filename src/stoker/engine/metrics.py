@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Iterable
 
 from stoker.core.errors import DatabaseUnreachable, StoreError
 from stoker.core.metrics import MetricBook, Row, book_of
-from stoker.store.records import Records, RowBatch
+from stoker.store.batch import RowBatch
+from stoker.store.records import Records
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -12,6 +12,7 @@ from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import DatabaseUnreachable, StokerError
 from stoker.core.plan import LogLine, StepPlan, uses_cache
 from stoker.core.protocol import JOB
+from stoker.core.registry import registers
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.core.values import frozen
 from stoker.core.words import bounded
@@ -19,7 +20,7 @@ from stoker.engine.execution import StepExecution
 from stoker.engine.inputs import Wire
 from stoker.plan.cachekey import KeyParts, recipe_digest, recipe_document, recipe_key
 from stoker.store import artifacts
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RecipeRow, RungRow, StepProgress, StepRow
 from stoker.store.store import Store
 from stoker.store.writer import RunWriter
@@ -27,7 +28,9 @@ from stoker.store.writer import RunWriter
 if TYPE_CHECKING:
     from stoker.core.metrics import Row
     from stoker.core.receipt import Receipt, Track
+    from stoker.core.registry import Model
     from stoker.engine.metrics import RunMetrics
+    from stoker.engine.names import RunNames
     from stoker.store.receipts import ReceiptRow
 
 T = TypeVar("T")
@@ -82,6 +85,9 @@ class Recorder:
         self._same_inputs = True
         self._not_taken: set[str] = set()
         self._metrics: RunMetrics | None = None
+        self._run_names: RunNames | None = None
+        self._model: Model | None = None
+        self._model_version: int | None = None
         self._recipes: dict[tuple[Any, ...], str] = {}
         # By the digest of a step's code: the latest that was named, with the step's setting `cache`. The elements of a
         # fan-out have one recipe, and so have most steps that share a function.
@@ -281,13 +287,30 @@ class Recorder:
         except DatabaseUnreachable:
             return []
 
-    def record_metrics(self, key: str, attempt: int, rows: Iterable[Row]) -> None:
-        """Record what an attempt logged of itself; the store has it within about a second."""
+    def record_metrics(self, key: str, step: StepPlan, attempt: int, rows: Sequence[Row]) -> Sequence[Row]:
+        """Record what an attempt logged of itself; the store has it within about a second.
+
+        Returns the rows without those that register names.
+        """
+        if any(map(registers, rows)):
+            rows = self._names().take_logged(key, step, rows, self._batch)
         if self._metrics is None:
             from stoker.engine.metrics import RunMetrics  # only for runs with steps that log something
 
             self._metrics = RunMetrics(self._store.records, self._run)
         self._metrics.add(key, attempt, rows)
+        return rows
+
+    def use_model(self, model: Model | None, version: int | None) -> None:
+        """Say which version of a model the run uses; None for the one that it makes."""
+        self._model, self._model_version = model, version
+
+    def _names(self) -> RunNames:
+        if self._run_names is None:
+            from stoker.engine.names import RunNames  # only for runs that name something
+
+            self._run_names = RunNames(self._run, self._model, self._model_version)
+        return self._run_names
 
     def record_attempt(self, key: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
         """Record an attempt that is over."""
@@ -352,6 +375,10 @@ class Recorder:
         for position, (name, wire) in enumerate(outputs.items()):
             row = OutputRow(run_id=self._run, key=key, name=name, artifact=from_wire(wire), place=position)
             self._batch.output(row)
+        for output in step.outputs:
+            if output.artifact is not None:
+                self._names().add_outputs(key, step, outputs, self._batch, reused=status != "succeeded")
+                break
         # What was computed without the devices that were asked for must not stand for what they would have computed.
         if status == "succeeded" and uses_cache(step) and not facts.get("pretended"):
             expires = None if step.settings.cache_expires is None else now + step.settings.cache_expires

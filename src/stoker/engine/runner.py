@@ -281,7 +281,7 @@ class RunLoop:
         for event in status.events:
             if event.kind == METRICS:
                 rows = event.data.get("rows", ())
-                self._recorder.record_metrics(key, attempt, rows)
+                rows = self._recorder.record_metrics(key, self._executions[key].step, attempt, rows)
                 self._observer.logged(key, attempt, rows)
                 continue
             self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})

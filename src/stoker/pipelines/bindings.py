@@ -7,11 +7,13 @@ from typing import Any, Iterable, Mapping
 
 from stoker.core.errors import GraphError, ParameterError
 from stoker.core.graph import Binding, Constant, Entries, Many
+from stoker.core.registry import ArtifactRef
 from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
 from stoker.pipelines.params import check, describe, element_of, incompatible, is_iterable, text_of, value_of
 from stoker.pipelines.signature import FunctionSignature
 
-_HANDLES = (StepHandle, Future, Each)
+_HANDLES = (StepHandle, Future, Each, ArtifactRef)
+"""What a container is looked through for: outputs of steps, and versions of named artifacts."""
 _DEEP = 50
 """Containers inside containers beyond which nobody looks for outputs: also what ends a list that holds itself."""
 
@@ -36,7 +38,7 @@ class Binder:
         lengths: dict[str, int] = {}
         for name, value in arguments.items():
             annotation = self._signature.annotation(name)
-            if name not in mapped:
+            if name not in mapped or isinstance(value, ArtifactRef):
                 bindings[name] = self._bind_value(name, value, annotation)
                 continue
             origins = origins_of(value)
@@ -61,6 +63,8 @@ class Binder:
         return self._signature.owner
 
     def _bind_value(self, name: str, value: Any, annotation: Any) -> Binding:
+        if isinstance(value, ArtifactRef):
+            return Constant(value=value)
         origins = origins_of(value)
         if origins and not isinstance(value, Handles) and len(origins) == 1:
             return self._link(name, origins[0], annotation)
@@ -175,7 +179,7 @@ class Binder:
 
 def _merge_items(items: list[Binding]) -> Binding:
     """One list as a binding: a constant where none of its items is an output."""
-    values = [item.value for item in items if isinstance(item, Constant)]
+    values = [item.value for item in items if isinstance(item, Constant) and not isinstance(item.value, ArtifactRef)]
     return Constant(value=values) if len(values) == len(items) else Many(items=tuple(items))
 
 

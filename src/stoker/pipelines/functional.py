@@ -27,6 +27,7 @@ import attrs
 from stoker.core import graph, request
 from stoker.core.errors import GraphError, ParameterError, StokerError, UsageError
 from stoker.core.graph import Graph, StepSpec
+from stoker.core.registry import Model
 from stoker.core.request import RunOption
 from stoker.core.settings import Layer
 from stoker.core.usercode import caller, definition_line
@@ -184,6 +185,7 @@ class Pipeline(Generic[P]):
         self.dynamic = definition.dynamic
         self.stack = definition.stack
         self.tags = definition.tags
+        self.model = definition.model
         self._definition = definition
         self._on_call = on_call
         _copy_metadata(self, function)
@@ -316,6 +318,7 @@ class Pipeline(Generic[P]):
             hooks=self.hooks,
             where=self.where,
             dynamic=self.dynamic,
+            model=self.model,
             callable_layers=tuple(
                 layer
                 for value in getattr(self.function, "__globals__", {}).values()
@@ -437,6 +440,7 @@ class _PipelineDefinition:
     dynamic: bool = False
     stack: str | None = None
     tags: tuple[str, ...] = ()
+    model: Model | None = None
 
     def with_options(self, split: keywords.SplitOptions, where: str) -> _PipelineDefinition:
         """The definition with more options."""
@@ -445,6 +449,8 @@ class _PipelineDefinition:
             checked_name(fields["name"], "name of a pipeline", where)
         if "tags" in fields:
             fields["tags"] = keywords.tags_of(fields["tags"], where)
+        if isinstance(fields.get("model"), str):
+            fields["model"] = Model(fields["model"])
         return attrs.evolve(self, layers=(*self.layers, *split.layers), hooks={**self.hooks, **split.hooks}, **fields)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from stoker.core.launch import Launch
+    from stoker.core.registry import Model
     from stoker.core.settings import DockerSettings, Monitor, PackageSettings, ResourceSettings, Retry
 
 Hook = Callable[..., Any]
@@ -63,8 +64,9 @@ class CallOptions(StepOptions, total=False):
 
 
 class PipelineOptions(Options, total=False):
-    """Keywords of `@pipeline`: `max_parallel` steps may run at once, `on_hangup` says what a lost terminal means, and
-    `require_proof` refuses a run with accelerators that are not proved."""
+    """Keywords of `@pipeline`: `max_parallel` steps may run at once, `on_hangup` says what a lost terminal means,
+    `require_proof` refuses a run with accelerators that are not proved, and the named outputs of a run belong to a
+    version of `model`."""
 
     name: str
     failure_mode: FailureMode
@@ -73,6 +75,7 @@ class PipelineOptions(Options, total=False):
     require_proof: bool
     dynamic: bool
     tags: Iterable[str]
+    model: Model | str | None
     stack: str | None
 
 

@@ -12,6 +12,7 @@ from collections import abc
 from typing import Any, Callable, Final, ForwardRef, Literal, Mapping, TypeVar, Union
 
 from stoker.core.errors import ParameterError, did_you_mean
+from stoker.core.registry import ArtifactRef, is_artifact_text, parse_reference
 from stoker.core.secret import Secret, is_reference
 
 LOOKED_AT: Final = 1000
@@ -31,7 +32,7 @@ def check(value: Any, annotation: Any) -> str | None:
 def allows(annotation: Any, value: Any) -> bool:
     """Whether a value is one of a type, as far as that can be said."""
     annotation = bare(annotation)
-    if annotation is Any or annotation is object:
+    if annotation is Any or annotation is object or type(value) is ArtifactRef:
         return True
     if annotation is None:
         return value is None
@@ -78,6 +79,8 @@ def parse(text: str, annotation: Any) -> Any:
     origin = typing.get_origin(annotation)
     if is_reference(text) and allows(annotation, text):
         return Secret.parse(text)
+    if is_artifact_text(text):
+        return ArtifactRef(*parse_reference(text))
     if annotation is str:
         return text
     if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
@@ -102,6 +105,8 @@ def from_document(value: Any, annotation: Any) -> Any:
     """The value that one from the command line, JSON, YAML or TOML means: texts inside are parsed, lists converted."""
     if is_reference(value) and allows(annotation, value):
         return Secret.parse(value)
+    if is_artifact_text(value):
+        return ArtifactRef(*parse_reference(value))
     if allows(annotation, value):
         return convert(value, annotation)
     if isinstance(value, str):

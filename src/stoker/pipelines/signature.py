@@ -8,6 +8,7 @@ from typing import Any, Callable, Final, Mapping, Sequence
 
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.graph import StepInput, StepOutput
+from stoker.core.registry import Artifact
 from stoker.core.units import UNSET
 from stoker.core.values import frozen
 from stoker.pipelines.params import convert, is_unknown, resolve, text_of
@@ -212,12 +213,24 @@ def _outputs(returns: Any, owner: str, where: str) -> tuple[tuple[StepOutput, ..
             raise GraphError(f"{owner}: an output has an empty name", where=where, fix='write Annotated[…, "name"]')
         if name in names[:index]:
             raise GraphError(f"{owner}: two outputs are called '{name}'", where=where, fix="give one another name")
-    return tuple(StepOutput(name=name, type=text_of(one)) for name, one in zip(names, types)), tuple(types), several
+    declared = (StepOutput(name=name, type=text_of(one), artifact=_artifact(one)) for name, one in zip(names, types))
+    return tuple(declared), tuple(types), several
 
 
 def _name(annotation: Any) -> str:
-    """The name in `Annotated[T, "name"]`; the first text counts, a name of blanks is not left out."""
+    """The name in `Annotated[T, "name"]`; the first text counts, a name of blanks is not left out. Without a text it is
+    that of the artifact."""
     if typing.get_origin(annotation) is not typing.Annotated:
         return ""
     name = next((item for item in annotation.__metadata__ if isinstance(item, str)), None)
-    return "" if name is None else name or " "
+    if name is None:
+        artifact = _artifact(annotation)
+        return "" if artifact is None else artifact.name
+    return name or " "
+
+
+def _artifact(annotation: Any) -> Artifact | None:
+    """The name beyond the run in `Annotated[T, Artifact("name")]`."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return None
+    return next((item for item in annotation.__metadata__ if isinstance(item, Artifact)), None)

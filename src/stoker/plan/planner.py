@@ -28,10 +28,12 @@ from stoker.core import metaflow
 from stoker.core.artifact import from_wire
 from stoker.core.errors import (
     GraphError,
+    NotFound,
     ParameterError,
     PreflightError,
     SerializationError,
     SettingsError,
+    UsageError,
     nearest,
 )
 from stoker.core.findings import Finding, Reporter
@@ -40,6 +42,7 @@ from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
 from stoker.core.protocol import FunctionSource
+from stoker.core.registry import ArtifactRef, Model, names_label
 from stoker.core.secret import PREFIX, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.values import frozen
@@ -53,6 +56,7 @@ from stoker.settings.options import OPTIONS
 from stoker.stacks import ORCHESTRATOR, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.registry import Names
 from stoker.worker import secrets
 
 LATE_STEPS: Final = "STK299"
@@ -83,9 +87,12 @@ class Planner:
         hooks: Mapping[str, Callable[..., Any]] | None = None,
         overrides: Overrides | None = None,
         recorded: Mapping[str, Mapping[str, Any]] | None = None,
+        registry: Names | None = None,
     ) -> None:
         self._stack = stack
         self.blobs = blobs
+        self._registry = registry
+        self._references: dict[ArtifactRef, dict[str, Any]] = {}
         self._layers = (stack.layer, *layers)
         self._step_hooks = dict(hooks or {})
         self._overrides = overrides or Overrides()
@@ -214,6 +221,9 @@ class Planner:
 
     def _save(self, value: Any) -> Mapping[str, Any]:
         """An artifact's document; a large value is saved once, however often it is handed over."""
+        if isinstance(value, ArtifactRef):
+            wire: Mapping[str, Any] = self._named(value)["value"]
+            return wire
         saved = self._saved.get(id(value))
         if saved is not None:
             return saved[1]
@@ -234,10 +244,36 @@ class Planner:
                 raise _unsavable(what, node.where or node.step.where, error) from error
         return inputs
 
+    def _named(self, reference: ArtifactRef) -> dict[str, Any]:
+        """The version that a reference means now; a plan resolves a reference once."""
+        leaf = self._references.get(reference)
+        if leaf is None:
+            row = self._names().artifact(reference.name, reference.version)
+            leaf = self._references[reference] = {"value": row.artifact.wire(), "named": [row.name, row.version]}
+        return leaf
+
+    def _names(self) -> Names:
+        if self._registry is None:
+            raise UsageError("artifacts and models cannot be named here", fix="give the value itself")
+        return self._registry
+
+    def model_version(self, model: Model) -> int | None:
+        """The version that runs with a model use; None for one that is yet to be made."""
+        if model.version is None:
+            return None
+        try:
+            return self._names().model(model.name, model.version).version
+        except NotFound:
+            if names_label(model.version):
+                return None
+            raise
+
     def _tree(self, binding: Binding, *, mapped: bool) -> dict[str, Any]:
         if isinstance(binding, FromStep):
             return {"step": binding.node, "output": binding.output}
         if isinstance(binding, Constant):
+            if isinstance(binding.value, ArtifactRef):
+                return self._named(binding.value)
             if mapped:
                 return {"value": artifacts.save_split(binding.value, self.blobs).wire()}
             return {"value": self._save(binding.value)}
@@ -282,6 +318,8 @@ def plan(
         where=graph.where,
         source=source,
         dynamic=graph.dynamic,
+        model=graph.model,
+        model_version=None if graph.model is None else planner.model_version(graph.model),
         findings=tuple(backend_findings(steps, backends)),
     )
 

@@ -40,7 +40,6 @@ from stoker.core.plan import Code, Plan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.values import frozen
-from stoker.plan import plandoc
 from stoker.run.session import Session
 from stoker.stacks import ORCHESTRATOR, table_of, toml_text
 from stoker.store.access import create_file, make_folders
@@ -145,7 +144,7 @@ def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings)
     start = _start_document(session, output.parent)
     here = {**this_process(), DRIVER_PLACE: "it is being started", _START: start}
     row = attrs.evolve(row, driver=here, started=None, sessions=0)
-    store.records.create_run(row, plan=plandoc.dump(plan))
+    session.create_run(row, plan)
     try:
         where = _start_driver(session, plan, settings, row, output)
         if DRIVER_OUTPUT not in where:

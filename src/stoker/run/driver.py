@@ -35,6 +35,7 @@ from stoker.core.plan import Plan, RunOrigin, StepPlan
 from stoker.core.printable import check_name
 from stoker.core.printable import check_names as check_names_of
 from stoker.core.protocol import FunctionSource
+from stoker.core.registry import ArtifactRef, names_label
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.core.status import STEP_GOOD
@@ -104,7 +105,14 @@ def _plan_program(
     session.add_parts(graph.every_layer)
     overrides = session.overrides()
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
-    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides, recorded=recorded)
+    planner = Planner(
+        session.stack,
+        session.store.blobs,
+        layers=graph.layers,
+        overrides=overrides,
+        recorded=recorded,
+        registry=session.store.registry,
+    )
     checkers = session.backends((), settings)
     session.questions.begin()
     try:
@@ -198,6 +206,8 @@ def run_bound(
     check_name(request.name or plan.pipeline, "the run's name")
     check_names_of(tags, "a tag")
     check_names_of([step.key for step in plan.steps], "a step's name")
+    if plan.model is not None and names_label(plan.model.version) and plan.model_version is None:
+        plan = attrs.evolve(plan, model_version=session.store.registry.create_model(plan.model).version)
     now = time.time()
     id, token = new_id(now), new_token()
     row = RunRow(
@@ -221,10 +231,10 @@ def run_bound(
     if request.detach:
         return _detach(session, row, plan, settings)
     writer = session.writer(id, token, observer.message)
-    writer.patiently(lambda: session.store.records.create_run(row, plan=plandoc.dump(plan)))
+    writer.patiently(lambda: session.create_run(row, plan))
     if request.began is not None:
         request.began(id)
-    body = _body(session, program, plan, values, planner) if plan.dynamic else None
+    body = _body(session, program, plan, values, planner, run=id) if plan.dynamic else None
     return Drive(session, plan, settings, observer, id=id, token=token, body=body).go()
 
 
@@ -244,14 +254,16 @@ def _detach(session: Session, row: RunRow, plan: Plan, settings: PipelineSetting
     return run
 
 
-def _body(session: Session, program: Program, plan: Plan, arguments: Mapping[str, Any], planner: Planner) -> Body:
+def _body(
+    session: Session, program: Program, plan: Plan, arguments: Mapping[str, Any], planner: Planner, *, run: str
+) -> Body:
     tags = (*program.tags, *session.request.tags)
     return program.body(
         ProgramStart(
             plan=plan,
             arguments=arguments,
             planner=planner,
-            ready=lambda step: session.prepare_step(session.prove_step(plan, step)),
+            ready=lambda step: session.prepare_step(session.prove_step(plan, session.note_uses(run, step))),
             tags=tags,
             origin="" if plan.origin is None else plan.origin.run,
         )
@@ -427,13 +439,19 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
     arguments = {} if plan.steps else {n: artifacts.load(from_wire(wire), blobs) for n, wire in plan.parameters.items()}
     graph = program.outline(arguments)
     session.add_parts(graph.every_layer)
-    planner = Planner(session.stack, blobs, layers=graph.layers, overrides=session.overrides())
+    planner = Planner(
+        session.stack,
+        blobs,
+        layers=graph.layers,
+        overrides=session.overrides(),
+        registry=session.store.registry,
+    )
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     plan = attrs.evolve(plan, program=program.document())
     now = program.complete_plan(attrs.evolve(plan, steps=steps, findings=findings_again(session, steps, plan.settings)))
     now = session.prove(now, plan.settings)
     refuse(now)
-    return plan, _body(session, program, session.prepare(now), arguments, planner)
+    return plan, _body(session, program, session.prepare(now), arguments, planner, run=run)
 
 
 def _with_current_code(plan: Plan, session: Session, builder: Builder | None = None) -> Plan:
@@ -481,7 +499,7 @@ def _parameters_document(parameters: Mapping[str, Any]) -> dict[str, Any]:
         try:
             document[name] = json.loads(json.dumps(value))
         except (TypeError, ValueError):
-            document[name] = repr(value)
+            document[name] = str(value) if isinstance(value, ArtifactRef) else repr(value)
     return document
 
 
@@ -604,6 +622,7 @@ class Drive:
     def _recorder(self, writer: RunWriter) -> tuple[Recorder, Callable[[StepPlan], bool] | None]:
         """The recorder, with what earlier sessions and the origin have; and which steps run whatever the cache has."""
         recorder = Recorder(self._session.store, run=self._id, token=self._token, writer=writer)
+        recorder.use_model(self._plan.model, self._plan.model_version)
         if self._resumed:
             recorder.load_earlier()
             recorder.record_event("resumed", "", {})

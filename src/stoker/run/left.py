@@ -14,7 +14,7 @@ from stoker import stacks
 from stoker.backends.base.platforms import Away
 from stoker.backends.registry import BACKENDS
 from stoker.plan import plandoc
-from stoker.store.records import RowBatch
+from stoker.store.batch import RowBatch
 from stoker.store.rows import EventRow
 from stoker.store.store import Store
 

@@ -17,16 +17,19 @@ from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
 from stoker.core.findings import Finding
-from stoker.core.plan import Code, Plan, Site, StepPlan
+from stoker.core.plan import Code, Plan, Site, StepPlan, named_inputs
 from stoker.core.printable import printable
 from stoker.core.protocol import FunctionSource
 from stoker.core.questions import SECONDS, NoAnswer, Questions, offline_reason
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
+from stoker.plan import plandoc
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file, with_usual_parts
 from stoker.plan.planner import Overrides, refuse
 from stoker.run.attached import attached_settings
 from stoker.stacks import ORCHESTRATOR
+from stoker.store.registry import UseRow
+from stoker.store.rows import RunRow
 from stoker.store.store import Store, open_store
 from stoker.store.writer import RunWriter
 from stoker.vendors.table import SIMULATE
@@ -106,6 +109,23 @@ class Session:
     def writer(self, run: str, token: str, report: Callable[[str], None]) -> RunWriter:
         """What writes the rows of a run that this session drives."""
         return RunWriter(self.store, run=run, token=token, patience=self.stack.reconnect, report=report)
+
+    def create_run(self, row: RunRow, plan: Plan) -> None:
+        """Write a run's row and plan, and which named artifacts and model it uses; doing it twice changes nothing."""
+        text = plandoc.dump(plan)
+        self.store.records.create_run(row, plan=text)
+        for step in plan.steps if '"named":' in text else ():
+            self.note_uses(row.id, step)
+        if plan.model is not None and plan.model_version is not None:
+            self.store.registry.note_run(plan.model.name, plan.model_version, row.id)
+
+    def note_uses(self, run: str, step: StepPlan) -> StepPlan:
+        """Record the versions of named artifacts that a step of a run is given; the step."""
+        self.store.registry.add_uses(
+            UseRow(run_id=run, key=step.key, parameter=parameter, name=name, version=version)
+            for parameter, name, version in named_inputs(step)
+        )
+        return step
 
     def hint(self, program: Program) -> None:
         """Tell a program that its steps run on this machine, if they do; what its workers import is noted."""

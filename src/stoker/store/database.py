@@ -506,3 +506,10 @@ def _file_state(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def containing(text: str) -> str:
+    """The pattern of LIKE, with "!" before what stands for itself, that finds a text anywhere."""
+    for character in "!%_":
+        text = text.replace(character, f"!{character}")
+    return f"%{text}%"

@@ -1,8 +1,9 @@
-"""The queries of a store: runs, their steps, attempts, outputs, the cache and the events. The only file with queries.
+"""The queries of a store: runs, their steps, attempts, outputs, the cache and the events; those of names are in
+`store.registry`. No other file has queries.
 
-A driver collects what changed in a `RowBatch` and writes it in one transaction. A run's rows belong to the driver that
-holds its token; every change of a run is an UPDATE that names the token, so that a driver that lost the run writes
-nothing.
+A driver collects what changed in a `RowBatch` (`store.batch`) and writes it in one transaction. A run's rows belong to
+the driver that holds its token; every change of a run is an UPDATE that names the token, so that a driver that lost the
+run writes nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.core.errors import DatabaseUnreachable, NotFound, StoreError, UsageError, nearest
 from stoker.core.values import frozen
-from stoker.store import rows
-from stoker.store.database import Database
+from stoker.store import registry, rows
+from stoker.store.batch import RowBatch
+from stoker.store.database import Database, containing
 from stoker.store.rows import (
     AttemptRow,
     CacheRow,
@@ -25,32 +26,14 @@ from stoker.store.rows import (
     RecipeRow,
     RungRow,
     RunRow,
-    StepProgress,
     StepRow,
 )
 
 if TYPE_CHECKING:
     from stoker.store.receipts import ReceiptRow
 
-_ORDER: Final = (
-    "steps",
-    "progress",
-    "outputs",
-    "attempts",
-    "receipts",
-    "joined_metrics",
-    "metrics",
-    "cache",
-    "events",
-    "rungs",
-    "forget_rung",
-    "recipes",
-)
-"""The order in which a batch is written: a step's row comes before its progress."""
-_lists_of: Final = attrgetter(*_ORDER)
-
-
 _OF_RUNS: Final = (
+    "artifact_uses",
     "events",
     "receipts",
     "metrics",
@@ -63,7 +46,6 @@ _OF_RUNS: Final = (
     "plans",
 )
 """Tables whose rows go with a run."""
-_ALL_PIECES: Final = 2**31 - 1
 _SOURCES_AT_ONCE: Final = 500
 """Values in one query: SQLite allows 999 in old versions."""
 
@@ -82,111 +64,6 @@ class LogPiece:
     """Bytes of it."""
     data: bytes
     """The same, compressed by zlib."""
-
-
-class RowBatch:
-    """Collects rows for one transaction. A row replaces the one with its key; an event never replaces another."""
-
-    __slots__ = (
-        "attempts",
-        "cache",
-        "events",
-        "forget_rung",
-        "joined_metrics",
-        "metrics",
-        "outputs",
-        "progress",
-        "receipts",
-        "recipes",
-        "rungs",
-        "steps",
-    )
-
-    def __init__(self) -> None:
-        self.steps: list[Sequence[Any]] = []
-        self.progress: list[Sequence[Any]] = []
-        self.outputs: list[Sequence[Any]] = []
-        self.attempts: list[Sequence[Any]] = []
-        self.receipts: list[Sequence[Any]] = []
-        self.joined_metrics: list[Sequence[Any]] = []
-        self.metrics: list[Sequence[Any]] = []
-        self.cache: list[Sequence[Any]] = []
-        self.events: list[Sequence[Any]] = []
-        self.rungs: list[Sequence[Any]] = []
-        self.forget_rung: list[Sequence[Any]] = []
-        self.recipes: list[Sequence[Any]] = []
-
-    def step(self, row: StepRow) -> None:
-        """Add a step."""
-        self.steps.append(rows.STEPS.tuple_of(row))
-
-    def change(self, row: StepProgress) -> None:
-        """Add the progress of a step that has a row in the store or in this batch."""
-        columns = rows.PROGRESS.tuple_of(row)
-        self.progress.append((*columns[2:], *columns[:2]))
-
-    def output(self, row: OutputRow) -> None:
-        """Add a result of a step."""
-        self.outputs.append(rows.output_columns(row))
-
-    def attempt(self, row: AttemptRow) -> None:
-        """Add an attempt."""
-        self.attempts.append(rows.ATTEMPTS.tuple_of(row))
-
-    def receipt(self, row: ReceiptRow) -> None:
-        """Add the receipt of an attempt."""
-        self.receipts.append(row.columns())
-
-    def metric_piece(self, run_id: str, key: str, number: int, piece: int, data: bytes) -> None:
-        """Add a piece of what an attempt logged (`core.metrics.MetricBook.packed`)."""
-        self.metrics.append((run_id, key, number, piece, data))
-
-    def join_metrics(self, run_id: str, key: str, number: int, last: int, data: bytes) -> None:
-        """Replace an attempt's pieces up to the `last` by one that has them all."""
-        self.joined_metrics.append((run_id, key, number, last))
-        self.metrics.append((run_id, key, number, 0, data))
-
-    def forget_metrics(self, run_id: str, key: str, number: int) -> None:
-        """Remove what an attempt logged; pieces of this batch stay."""
-        self.joined_metrics.append((run_id, key, number, _ALL_PIECES))
-
-    def remember(self, row: CacheRow) -> None:
-        """Add an entry of the cache."""
-        self.cache.append(rows.CACHE.tuple_of(row))
-
-    def event(self, row: EventRow) -> None:
-        """Add an event."""
-        self.events.append(rows.EVENTS.tuple_of(row))
-
-    def recipe(self, row: RecipeRow) -> None:
-        """Add what cache keys are made of."""
-        self.recipes.append(rows.RECIPES.tuple_of(row))
-
-    def learn(self, row: RungRow) -> None:
-        """Add the changes with which a request worked."""
-        self.rungs.append(rows.RUNGS.tuple_of(row))
-
-    def forget(self, key: str) -> None:
-        """Remove the changes of a request."""
-        self.forget_rung.append((key,))
-
-    def as_dict(self) -> dict[str, list[Sequence[Any]]]:
-        """The rows by their kind, as columns; without kinds that have none."""
-        return {name: values for name, values in zip(_ORDER, _lists_of(self)) if values}
-
-    @classmethod
-    def from_dict(cls, rows_of: Mapping[str, list[Sequence[Any]]]) -> RowBatch:
-        """The batch whose `as_dict` this is."""
-        batch = cls()
-        for name in _ORDER:
-            getattr(batch, name).extend(rows_of.get(name, ()))
-        return batch
-
-    def __len__(self) -> int:
-        return sum(map(len, _lists_of(self)))
-
-    def __bool__(self) -> bool:  # of every turn of a driver; a step's progress is in most batches
-        return bool(self.progress) or any(_lists_of(self))
 
 
 @frozen(kw_only=True)
@@ -219,7 +96,7 @@ class Records:
 
     def write(self, batch: RowBatch, *, run_id: str = "", token: str = "") -> bool:
         """Write a batch, all or nothing. With a token that does not hold the run any more, write nothing: False."""
-        rows_of = [(self._sql[name], values) for name, values in batch.as_dict().items()]
+        rows_of = self._rows_of(batch)
         try:
             try:
                 return self._write(rows_of, run_id, token)
@@ -232,6 +109,13 @@ class Records:
         # A text of the user's code that no database accepts: too rare to check every text before.
         cleaned = [(statement, [list(map(rows.clean_text, row)) for row in values]) for statement, values in rows_of]
         return self._write(cleaned, run_id, token)
+
+    def _rows_of(self, batch: RowBatch) -> Sequence[tuple[str, Sequence[Sequence[Any]]]]:
+        named = batch.registrations
+        rows_of = [(self._sql[name], values) for name, values in batch.as_dict().items() if values is not named]
+        if named:
+            rows_of += [(self.database.sql(text), values) for text, values in registry.statements_of(named)]
+        return rows_of
 
     def _write(self, rows_of: Sequence[tuple[str, Sequence[Sequence[Any]]]], run_id: str, token: str) -> bool:
         # Without `transaction`, which is slower: every step of a run waits for this.
@@ -265,8 +149,8 @@ class Records:
                 return
             if plan:
                 cursor.execute(self._sql["plans"], (run.id, plan))
-            for name, values in batch.as_dict().items() if batch is not None else ():
-                cursor.executemany(self._sql[name], values)
+            for statement, values in self._rows_of(batch) if batch is not None else ():
+                cursor.executemany(statement, values)
 
     def set_run(self, id: str, token: str, **fields: Any) -> bool:
         """Change columns of a run if the token still holds it; False if another driver took it over."""
@@ -331,6 +215,8 @@ class Records:
         with self.database.transaction() as cursor:
             for table in _OF_RUNS:
                 cursor.execute(self.database.sql(f"DELETE FROM {table} WHERE run_id = ?"), (id,))
+            facts = "DELETE FROM facts WHERE (kind = 'run' AND name = ?) OR (kind = 'step' AND substr(name, 1, ?) = ?)"
+            cursor.execute(self.database.sql(facts), (id, len(id) + 1, f"{id}/"))
             cursor.execute(self.database.sql("DELETE FROM runs WHERE id = ?"), (id,))
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -459,7 +345,7 @@ class Records:
             found = (
                 "(id {like} ? ESCAPE '!' OR pipeline {like} ? ESCAPE '!' OR tags <> '' AND tags {like} ? ESCAPE '!')"
             )
-            conditions.append((found, (_containing(run_filter.text),) * 3))
+            conditions.append((found, (containing(run_filter.text),) * 3))
         if run_filter.since is not None:
             conditions.append(("created >= ?", (run_filter.since,)))
         if run_filter.before is not None:
@@ -716,13 +602,6 @@ class Records:
         return [rows.output_row(row) for row in self.database.rows(self._sql["manifests"])]
 
 
-def _containing(text: str) -> str:
-    """The pattern of LIKE, with "!" before what stands for itself, that finds a text anywhere."""
-    for character in "!%_":
-        text = text.replace(character, f"!{character}")
-    return f"%{text}%"
-
-
 def _whole_or_none(schema: rows.TableSchema[rows.Row], values: Sequence[Any]) -> rows.Row | None:
     """The row of what is kept for reuse; a damaged one counts as none, and is written again."""
     try:
@@ -759,6 +638,8 @@ _REFERENCES: Final = (
     ("outputs", "cache"),
     ("digest", "outputs"),
     ("meta", "outputs"),
+    ("digest", "artifacts"),
+    ("meta", "artifacts"),
 )
 
 _STATEMENTS: Final[Mapping[str, str]] = {

@@ -94,4 +94,54 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             run_id text NOT NULL, number bigint NOT NULL, name text NOT NULL, place bigint NOT NULL,
             size integer NOT NULL, data {blob} NOT NULL, PRIMARY KEY (run_id, number)){clustered}""",
     ),
+    (
+        # Names beyond runs (`store.registry`). A version's number is never given twice: `gone` is the highest of the
+        # versions that were deleted. Rows stay when the run that made them is deleted. `token` is of the call that made
+        # a version outside of runs, so that it finds what it did after a lost connection.
+        """CREATE TABLE artifact_names (
+            name text PRIMARY KEY, gone integer NOT NULL, changed double precision NOT NULL){clustered}""",
+        "CREATE INDEX artifact_names_by_time ON artifact_names (changed, name)",
+        """CREATE TABLE artifacts (
+            name text NOT NULL, version integer NOT NULL, digest text NOT NULL, serializer text NOT NULL,
+            type text NOT NULL, size bigint NOT NULL, meta text NOT NULL, inline {blob},
+            created double precision NOT NULL, author text NOT NULL, run_id text NOT NULL, key text NOT NULL,
+            output text NOT NULL, token text NOT NULL, PRIMARY KEY (name, version)){clustered}""",
+        "CREATE INDEX artifacts_by_digest ON artifacts (digest)",
+        "CREATE UNIQUE INDEX artifacts_by_output ON artifacts (run_id, key, output, name) WHERE run_id <> ''",
+        # The versions that runs were given by name.
+        """CREATE TABLE artifact_uses (
+            run_id text NOT NULL, key text NOT NULL, parameter text NOT NULL, name text NOT NULL,
+            version integer NOT NULL, PRIMARY KEY (run_id, key, parameter, name, version)){clustered}""",
+        "CREATE INDEX artifact_uses_by_name ON artifact_uses (name, version)",
+        # `kind` is what they are of, an artifact, a model, a run or a step; the latter two have version 0.
+        """CREATE TABLE marks (
+            kind text NOT NULL, name text NOT NULL, version integer NOT NULL, mark text NOT NULL,
+            PRIMARY KEY (kind, name, version, mark)){clustered}""",
+        "CREATE INDEX marks_by_mark ON marks (kind, mark, name, version)",
+        """CREATE TABLE facts (
+            kind text NOT NULL, name text NOT NULL, version integer NOT NULL, fact text NOT NULL, value text NOT NULL,
+            changed double precision NOT NULL, PRIMARY KEY (kind, name, version, fact)){clustered}""",
+        """CREATE TABLE model_names (
+            name text PRIMARY KEY, gone integer NOT NULL, changed double precision NOT NULL, rules text NOT NULL)
+            {clustered}""",
+        "CREATE INDEX model_names_by_time ON model_names (changed, name)",
+        """CREATE TABLE model_versions (
+            name text NOT NULL, version integer NOT NULL, label text NOT NULL, stage text NOT NULL,
+            created double precision NOT NULL, author text NOT NULL, description text NOT NULL, run_id text NOT NULL,
+            token text NOT NULL, PRIMARY KEY (name, version)){clustered}""",
+        "CREATE UNIQUE INDEX model_stages ON model_versions (name, stage) WHERE stage NOT IN ('', 'archived')",
+        "CREATE UNIQUE INDEX model_labels ON model_versions (name, label) WHERE label <> ''",
+        "CREATE UNIQUE INDEX model_makers ON model_versions (run_id, name) WHERE run_id <> ''",
+        """CREATE TABLE model_parts (
+            model text NOT NULL, model_version integer NOT NULL, name text NOT NULL, version integer NOT NULL,
+            PRIMARY KEY (model, model_version, name, version)){clustered}""",
+        "CREATE INDEX model_parts_by_artifact ON model_parts (name, version)",
+        """CREATE TABLE model_runs (
+            model text NOT NULL, model_version integer NOT NULL, run_id text NOT NULL,
+            PRIMARY KEY (model, model_version, run_id)){clustered}""",
+        """CREATE TABLE promotions (
+            model text NOT NULL, number integer NOT NULL, version integer NOT NULL, before text NOT NULL,
+            stage text NOT NULL, displaced integer, time double precision NOT NULL, author text NOT NULL,
+            reason text NOT NULL, run_id text NOT NULL, PRIMARY KEY (model, number)){clustered}""",
+    ),
 )

@@ -1,4 +1,4 @@
-"""A store as one value: rows, blobs, logs and checkpoints."""
+"""A store as one value: rows, names, blobs, logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from stoker.store.database import Database
 from stoker.store.logcopies import LogCopies
 from stoker.store.logs import Logs
 from stoker.store.records import Records
+from stoker.store.registry import Names
 
 
 @frozen(kw_only=True)
@@ -25,6 +26,7 @@ class Store:
     """With `artifact_uri` and `home`, another process opens the same store."""
     artifact_uri: str
     records: Records
+    registry: Names
     blobs: Blobs
     logs: Logs
     checkpoints: Checkpoints
@@ -60,6 +62,7 @@ def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "", *
         database_uri=database_uri,
         artifact_uri=blobs.uri,
         records=records,
+        registry=Names(records.database),
         blobs=blobs,
         logs=Logs(logs, LogCopies(records, logs)),
         checkpoints=Checkpoints(os.path.join(home, "checkpoints"), blobs.uri),

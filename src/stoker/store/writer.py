@@ -26,8 +26,9 @@ from stoker.core.errors import DatabaseUnreachable, StoreError
 from stoker.core.units import duration_text
 from stoker.core.values import frozen
 from stoker.store.access import create_file, make_folders
+from stoker.store.batch import RowBatch
 from stoker.store.logs import file_name
-from stoker.store.records import Records, RowBatch
+from stoker.store.records import Records
 from stoker.store.store import Store
 
 log = logging.getLogger(__name__)

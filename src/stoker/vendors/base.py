@@ -19,7 +19,7 @@ from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence
 import attrs
 
 from stoker.core import status
-from stoker.core.accelerators import Accelerator, Model
+from stoker.core.accelerators import Accelerator, ChipModel
 from stoker.core.devices import Device, Inventory, Process
 from stoker.core.errors import SettingsError
 from stoker.vendors.builds import Build, Hardware, Problem, Version
@@ -196,7 +196,7 @@ class Vendor:
     """Its name in messages: "NVIDIA"."""
     noun: str = "GPU"
     """The word for one device in messages."""
-    chips: tuple[Model, ...] = ()
+    chips: tuple[ChipModel, ...] = ()
     """Models of another distribution's vendor, so that a request can name them. Those of Stoker's own vendors stand in
     `core.accelerators`, where a request is checked without loading any vendor."""
     example: str = ""

@@ -2,13 +2,14 @@
 
 The worker, or the program of one rank, enters a document around the step's function:
 
-    {"run", "key", "attempt", "element", "checkpoints", "metrics", "rank", "local_rank", "world_size",
+    {"run", "key", "attempt", "element", "checkpoints", "metrics", "artifacts", "rank", "local_rank", "world_size",
      "local_world_size", "node", "nodes", "devices": [<core.devices.Device>]}
 
 Without a rank in it the step is rank 0 of 1; without an element, the key's own index counts ("train[3]"). Below
 "checkpoints" each step has its folder (`store.checkpoints`): that of Stoker's home on this machine, and on another one
 a folder that the backend keeps, or one of the node's that `worker.checkpointer` copies to the artifact store: then
-"copier" is the address at which that program listens. "metrics" is the folder of what steps log of themselves.
+"copier" is the address at which that program listens. "metrics" is the folder of what steps log of themselves,
+"artifacts" the address of the artifact store.
 
 Processes that the step forks have the context too. This module knows neither the engine nor the backend.
 """
@@ -283,7 +284,7 @@ def enter(
             notice.over()
 
 
-def document_of(job: WorkerJob, checkpoints: str, metrics: str = "") -> dict[str, Any]:
+def document_of(job: WorkerJob, checkpoints: str, metrics: str = "", artifacts: str = "") -> dict[str, Any]:
     """The document of a worker's job: run, key and attempt from the job's name, overridden by the job's context."""
     run, _, key_and_attempt = job.job.partition("/")
     key, _, attempt = key_and_attempt.rpartition("/")
@@ -293,6 +294,7 @@ def document_of(job: WorkerJob, checkpoints: str, metrics: str = "") -> dict[str
         "attempt": int(attempt) if attempt.isdecimal() else 0,
         "checkpoints": checkpoints,
         "metrics": metrics,
+        "artifacts": artifacts,
     }
     if job.accelerators is not None:
         document["devices"] = _devices(job.accelerators)

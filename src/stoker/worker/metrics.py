@@ -13,9 +13,11 @@ import threading
 import time
 from typing import Any, Final, Mapping
 
-from stoker.core.errors import UsageError
+from stoker.core.codec import to_json
+from stoker.core.errors import StoreError, UsageError
 from stoker.core.flow import CARD
 from stoker.core.metrics import LONGEST_FACT
+from stoker.core.registry import LOGGED, LoggedName
 from stoker.core.words import shown
 from stoker.worker.context import context
 from stoker.worker.metricfiles import file_name
@@ -64,6 +66,19 @@ def log_metadata(metadata: Mapping[str, Any]) -> None:
             )
     if facts:
         _writer.write(document, [(None, facts)])
+
+
+def register(entry: LoggedName, caller: str) -> None:
+    """Tell the driver what to register by name; a `StoreError` where it cannot be told, so that nothing is lost.
+
+    Of several ranks the main one tells it.
+    """
+    document = context.document_for(caller)
+    if not _writer.write(document, [(None, {LOGGED: to_json(entry)})]):
+        raise StoreError(
+            f"{caller}: what is to be registered as '{entry.name}' could not be told to the driver",
+            fix="free space on the disk of Stoker's home where the step runs, or return the value from the step",
+        )
 
 
 def keep_card(wire: Mapping[str, Any], *, node: int | None = None) -> None:
@@ -116,21 +131,21 @@ class _Writer:
                 rows.setdefault(place, {})[name] = number
         self.write(document, list(rows.items()))
 
-    def write(self, document: Mapping[str, Any], rows: list[tuple[float | None, Mapping[str, Any]]]) -> None:
-        """Write rows: each a step, or None for facts, and what was logged."""
+    def write(self, document: Mapping[str, Any], rows: list[tuple[float | None, Mapping[str, Any]]]) -> bool:
+        """Write rows: each a step, or None for facts, and what was logged; whether that could be done."""
         if document is not self._document:
             with self._lock:
                 if document is not self._document:
                     self._open(document)
         if self._file < 0:
-            return
+            return False
         now, rank = time.time(), self._rank
         text = "".join(json.dumps((now, rank, place, values)) + "\n" for place, values in rows)
         # One call, so that lines of several processes do not mix. A full disk must not end a training.
         try:
-            os.write(self._file, text.encode())
+            return os.write(self._file, data := text.encode()) == len(data)
         except OSError:
-            return
+            return False
 
     def _open(self, document: Mapping[str, Any]) -> None:
         if self._file >= 0:

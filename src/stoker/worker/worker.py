@@ -175,7 +175,7 @@ class Worker:
             return self._run_in_process(job, step)
         if self._distribute is None:
             raise ValueError(f"job {job.job} is distributed, and this worker runs single processes")
-        document = document_of(job, self._checkpoints, self._metrics)
+        document = document_of(job, self._checkpoints, self._metrics, self.blobs.uri)
         job = attrs.evolve(job, context=document)
         return self._distribute(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
 
@@ -186,7 +186,10 @@ class Worker:
             raise
         except BaseException as error:  # the user's module runs here
             return self._failure(job, IMPORT_ERROR, error)
-        with enter(document_of(job, self._checkpoints, self._metrics), notice=self._notice), _tracking(step.track):
+        with (
+            enter(document_of(job, self._checkpoints, self._metrics, self.blobs.uri), notice=self._notice),
+            _tracking(step.track),
+        ):
             return self._call(function, job, step)
 
     def _call(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:

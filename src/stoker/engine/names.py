@@ -1,0 +1,106 @@
+"""What a run registers: its steps' named outputs, and what steps save and log by name while they run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
+
+from stoker.core.artifact import from_wire
+from stoker.core.codec import from_json
+from stoker.core.errors import StokerError
+from stoker.core.registry import LOGGED, LoggedName, Model, checked_name, registers
+from stoker.store.registry import LoggedFacts, Registration, author
+
+if TYPE_CHECKING:
+    from stoker.core.metrics import Row
+    from stoker.core.plan import StepPlan
+    from stoker.store.batch import RowBatch
+
+
+class RunNames:
+    """The names of one run, whose rows go into `batch`."""
+
+    def __init__(self, run: str, model: Model | None, model_version: int | None) -> None:
+        self._run = run
+        self._model = model
+        self._model_version = model_version
+        self._author = author()
+        # What steps that run have logged of the artifacts that they are to make, by key and name.
+        self._logged: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def add_outputs(
+        self, key: str, step: StepPlan, outputs: Mapping[str, Mapping[str, Any]], batch: RowBatch, *, reused: bool
+    ) -> None:
+        """Add the named outputs of a step that succeeded; `reused`: its result is that of another run's step."""
+        for output, artifact in step.named_outputs.items():
+            if output in outputs:
+                metadata = {**artifact.metadata, **self._logged.pop((key, artifact.name), {})}
+                found = LoggedName(
+                    kind="saved",
+                    name=artifact.name,
+                    output=output,
+                    wire=outputs[output],
+                    tags=artifact.tags,
+                    facts=metadata,
+                )
+                self._register(key, found, batch, reused=reused)
+
+    def take_logged(self, key: str, step: StepPlan, rows: Iterable[Row], batch: RowBatch) -> list[Row]:
+        """Add what an attempt saved and logged by name; the rows that are none of it."""
+        others = []
+        for row in rows:
+            entry = _logged_in(row)
+            if entry is None:
+                others.append(row)
+                continue
+            if entry.kind == "saved":
+                self._register(key, entry, batch)
+            elif entry.kind == "artifact" and entry.name in {one.name for one in step.named_outputs.values()}:
+                self._logged.setdefault((key, entry.name), {}).update(entry.facts)
+            else:
+                of_run = self._model is not None and self._model.name == entry.name
+                batch.register(
+                    LoggedFacts(
+                        kind="artifact" if entry.kind == "artifact" else "model",
+                        name=entry.name,
+                        run_id=self._run,
+                        facts=entry.facts,
+                        created=time.time(),
+                        author=self._author,
+                        of_run=of_run,
+                        model_version=self._model_version if of_run else None,
+                    )
+                )
+        return others
+
+    def _register(self, key: str, entry: LoggedName, batch: RowBatch, *, reused: bool = False) -> None:
+        batch.register(
+            Registration(
+                name=entry.name,
+                artifact=entry.wire,
+                run_id=self._run,
+                key=key,
+                output=entry.output,
+                created=time.time(),
+                author=self._author,
+                reused=reused,
+                tags=entry.tags,
+                metadata=entry.facts,
+                model=self._model,
+                model_version=self._model_version,
+            )
+        )
+
+
+def _logged_in(row: Row) -> LoggedName | None:
+    """What a row tells to register; None for another row, and for one that tells nothing that can be understood."""
+    if not registers(row):
+        return None
+    try:
+        entry = from_json(LoggedName, row[3][LOGGED], strict=False)
+        if entry.kind == "saved":
+            from_wire(entry.wire)
+        checked_name(entry.name, "an artifact")
+    except StokerError:
+        return None
+    return entry

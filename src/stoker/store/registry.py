@@ -1,0 +1,799 @@
+"""The names of a store: versions of artifacts and of models, their tags, metadata, stages and promotions.
+
+A version is a row that is never changed but for its stage; its number is the next one of its name, and is never given
+twice. Every change locks the row of the name first, so that of two that come at once each sees what the other did.
+What a run makes comes as *registrations* in the driver's batch, in the same transaction as the step that made it;
+doing one twice changes nothing. `Names` does what people and programs ask for directly.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import time
+from typing import Any, Callable, Final, Iterable, Literal, Mapping, Sequence, TypeVar
+
+import attrs
+
+from stoker.core.artifact import StoredArtifact, from_wire
+from stoker.core.codec import from_json, to_json
+from stoker.core.errors import DatabaseUnreachable, NotFound, UsageError, nearest
+from stoker.core.metrics import LONGEST_FACT
+from stoker.core.registry import (
+    ARCHIVED,
+    LATEST,
+    STAGES,
+    TAG,
+    Artifact,
+    Kind,
+    Model,
+    Version,
+    checked_name,
+    checked_version,
+)
+from stoker.core.values import frozen
+from stoker.core.words import shown
+from stoker.store import rows
+from stoker.store.database import Database, containing
+
+T = TypeVar("T")
+Rules = Mapping[str, Sequence[str]]
+"""What a version must fulfil before it gets a stage: stage → rules."""
+Statements = list[tuple[str, list[Sequence[Any]]]]
+ALL: Final = 2**31 - 1
+_LOOKED_AT: Final = 100
+"""Versions whose stages an error names."""
+
+
+@frozen(kw_only=True)
+class ArtifactRow:
+    """A version of a named artifact."""
+
+    name: str
+    version: int
+    artifact: StoredArtifact
+    created: float
+    author: str = ""
+    """Who saved it, or ran the run that did, as "user@host"."""
+    run_id: str = ""
+    """The run whose step made it; empty for a value that was saved outside of runs."""
+    key: str = ""
+    output: str = ""
+
+
+@frozen(kw_only=True)
+class ModelRow:
+    """A version of a model."""
+
+    name: str
+    version: int
+    label: str = ""
+    """Another name of the version, such as "1.0.0"."""
+    stage: str = ""
+    created: float
+    author: str = ""
+    description: str = ""
+    run_id: str = ""
+    """The run that made it."""
+
+
+@frozen(kw_only=True)
+class PromotionRow:
+    """A change of a version's stage."""
+
+    model: str
+    number: int
+    """In the order in which they were made, from 1."""
+    version: int
+    before: str
+    """The stage that the version had."""
+    stage: str
+    displaced: int | None
+    """The version that had the stage, which was archived."""
+    time: float
+    author: str
+    reason: str
+    run_id: str
+    """The run whose step did it; empty outside of runs."""
+
+
+@frozen(kw_only=True)
+class UseRow:
+    """A version that a run was given by its name."""
+
+    run_id: str
+    key: str
+    parameter: str
+    name: str
+    version: int
+
+
+@frozen(kw_only=True)
+class Registration:
+    """A named output of a step, for the driver's batch. It has a JSON form (`core.codec`)."""
+
+    name: str
+    artifact: Mapping[str, Any]
+    """The `StoredArtifact.wire` document."""
+    run_id: str
+    key: str
+    output: str
+    created: float
+    author: str
+    reused: bool = False
+    """Whether the step's result was taken from another run: it is a new version only if the name has none with it."""
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    model: Model | None = None
+    model_version: int | None = None
+    """The version of the model that the run uses; None for the one that the run makes."""
+
+
+@frozen(kw_only=True)
+class LoggedFacts:
+    """Metadata that a step logged of an artifact's or a model's version, for the driver's batch."""
+
+    kind: Kind
+    name: str
+    run_id: str
+    facts: Mapping[str, Any]
+    created: float
+    author: str
+    of_run: bool = False
+    """Whether the model is that of the run: they are of the version that it makes or uses, and else of the latest."""
+    model_version: int | None = None
+    """The version of the model that the run uses; None for the one that it makes."""
+
+
+def author() -> str:
+    """Who this process works for, as "user@host"."""
+    try:
+        user = os.environ.get("STOKER_USER") or getpass.getuser()
+    except (OSError, KeyError):  # a uid without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def statements_of(documents: Iterable[Sequence[Any]]) -> Statements:
+    """What a batch executes for its registrations, in an order in which two drivers cannot wait for each other."""
+    made = [from_json(_KINDS[kind], document, strict=False) for kind, document in documents]
+    outputs = sorted((one for one in made if isinstance(one, Registration)), key=lambda one: one.name)
+    logged = [one for one in made if isinstance(one, LoggedFacts)]
+    found: dict[str, list[Sequence[Any]]] = {name: [] for name in _BATCH}
+    for one in outputs:
+        _add_output(found, one)
+    models = {one.model.name: one for one in outputs if one.model is not None}
+    of_models = [fact for fact in logged if fact.kind == "model"]
+    for name in sorted(models.keys() | {fact.name for fact in of_models}):
+        _add_model(found, name, models.get(name), [fact for fact in of_models if fact.name == name])
+    for one in outputs:
+        if one.model is not None:
+            _add_part(found, one, one.model)
+    for fact in logged:
+        if fact.kind == "artifact":
+            found["latest_facts"] += [(name, value, fact.created, fact.name) for name, value in _texts(fact.facts)]
+    return [(_BATCH[name], values) for name, values in found.items() if values]
+
+
+def document_of(entry: Registration | LoggedFacts) -> list[Any]:
+    """A registration as a batch carries it."""
+    return [type(entry).__name__, to_json(entry)]
+
+
+def _add_output(found: Mapping[str, list[Sequence[Any]]], one: Registration) -> None:
+    columns = _columns_of(from_wire(one.artifact))
+    place = (one.run_id, one.key, one.output, one.name)
+    found["artifact_name"].append((one.name, one.created, int(one.reused)))
+    found["artifact_again"].append((*columns, *place))
+    made = (one.name, one.name, one.name, *columns, one.created, one.author, *place[:3])
+    found["artifact"].append((*made, *place, int(one.reused), columns[0], one.name))
+    found["mark"] += [(mark, *place) for mark in one.tags]
+    found["fact"] += [(name, value, one.created, *place) for name, value in _texts(one.metadata)]
+
+
+def _add_model(
+    found: Mapping[str, list[Sequence[Any]]], name: str, maker: Registration | None, logged: Sequence[LoggedFacts]
+) -> None:
+    """The version of a model that a run makes; facts of a model that has none yet make one, so that none is lost."""
+    first: Registration | LoggedFacts = maker if maker is not None else logged[0]
+    model = None if maker is None else maker.model
+    at = (name, first.run_id, first.model_version or 0)
+    found["model_name"].append((name, first.created))
+    if first.model_version is None:
+        made = (name, name, name, "", first.created, first.author, "" if model is None else model.description)
+        of_run = model is not None or any(entry.of_run for entry in logged)
+        found["model"].append((*made, first.run_id, name, first.run_id, int(not of_run), name))
+    if model is not None:
+        found["model_run"].append((first.run_id, *at))
+        found["model_mark"] += [(mark, *at) for mark in model.tags]
+        found["model_fact"] += [(fact, value, first.created, *at) for fact, value in _texts(model.metadata)]
+    for entry in logged:
+        facts = [(fact, value, entry.created) for fact, value in _texts(entry.facts)]
+        if entry.of_run:
+            found["model_fact"] += [(*fact, *at) for fact in facts]
+        else:
+            found["latest_model_facts"] += [(*fact, name) for fact in facts]
+
+
+def _add_part(found: Mapping[str, list[Sequence[Any]]], one: Registration, model: Model) -> None:
+    owner = (model.name, one.run_id, one.model_version or 0)
+    place = (one.run_id, one.key, one.output, int(one.reused), from_wire(one.artifact).digest)
+    found["model_part"].append((one.name, *owner, one.name, *place))
+
+
+def _texts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, json.dumps(value)) for name, value in facts.items()]
+
+
+class Names:
+    """The named artifacts and models of a store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sql = {name: database.sql(statement) for name, statement in {**_BATCH, **_DIRECT}.items()}
+
+    # Artifacts
+
+    def save(
+        self,
+        name: str,
+        artifact: StoredArtifact,
+        *,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> ArtifactRow:
+        """Make a value that the blobs have the next version of a name."""
+        given = Artifact(name, tags=tags, metadata=metadata or {})
+        facts = checked_facts(given.metadata)
+        token, now = os.urandom(8).hex(), time.time()
+
+        def add(cursor: Any) -> int:
+            cursor.execute(self._sql["artifact_name"], (name, now, 0))
+            version = self._first(cursor, "artifact_of_token", (name, token))
+            if version is None:
+                version = self._first(cursor, "next_artifact", (name, name))
+                row = (name, version, *_columns_of(artifact), now, author(), "", "", "", token)
+                cursor.execute(self._sql["add_artifact"], row)
+            self._describe(cursor, "artifact", name, version, given.tags, facts)
+            return int(version)
+
+        return self.artifact(name, self._change(add))
+
+    def artifact(self, name: str, version: Version = LATEST) -> ArtifactRow:
+        """A version of a name; `NotFound` where there is none."""
+        version = checked_version(version, f"artifact '{name}'")
+        if version == LATEST:
+            row = self._database.row(self._sql["latest_artifact"], (name,))
+        elif isinstance(version, int):
+            row = self._database.row(self._sql["artifact_at"], (name, version))
+        elif version.startswith(TAG):
+            row = self._database.row(self._sql["tagged_artifact"], (name, version.removeprefix(TAG)))
+        else:
+            row = self._database.row(self._sql["artifact_of_digest"], (name, len(version), version))
+        if row is None:
+            raise self._missing("artifact", name, version)
+        return _artifact_row(row)
+
+    def has_artifact(self, name: str) -> bool:
+        """Whether there is a version of a name."""
+        return self._database.row(self._sql["latest_artifact"], (name,)) is not None
+
+    def artifacts(self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0) -> list[ArtifactRow]:
+        """The latest version of each name, the name that changed last first; with a tag the newest that has it.
+
+        `text` is part of a name, in any case.
+        """
+        statement = "tagged_artifacts" if tag else "artifacts"
+        values = (*((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
+        return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
+
+    def versions(self, name: str, *, limit: int = ALL) -> list[ArtifactRow]:
+        """Every version of a name, newest first."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["versions"], (name, limit))]
+
+    def named(self, digest: str) -> list[ArtifactRow]:
+        """The versions that have a value, by its digest."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named"], (digest,))]
+
+    def named_in(self, run_id: str) -> list[ArtifactRow]:
+        """The versions that a run made."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_in"], (run_id,))]
+
+    def all_artifacts(self) -> list[ArtifactRow]:
+        """Every version of every name."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["all_artifacts"])]
+
+    def delete_artifact(self, name: str, version: int) -> None:
+        """Remove a version; a `UsageError` while a version of a model has it."""
+
+        def remove(cursor: Any) -> None:
+            cursor.execute(self._sql["artifact_name"], (name, 0.0, 1))
+            cursor.execute(self._sql["model_with"], (name, version))
+            model = cursor.fetchone()
+            if model is not None:
+                raise UsageError(
+                    f"artifact '{name}' version {version} belongs to model '{model[0]}' version {model[1]}",
+                    fix=f"delete that version first: stoker models rm {model[0]}@{model[1]}",
+                )
+            self._remove(cursor, "artifact", name, version)
+
+        self._change(remove)
+
+    def add_uses(self, uses: Iterable[UseRow]) -> None:
+        """Record the versions that a run was given; doing it twice changes nothing."""
+        values = [attrs.astuple(use) for use in uses]
+        if values:
+            self._change(lambda cursor: cursor.executemany(self._sql["add_use"], values))
+
+    def uses(self, name: str, version: int) -> list[UseRow]:
+        """The steps that were given a version by its name."""
+        return [_of(UseRow, row) for row in self._database.rows(self._sql["uses"], (name, version))]
+
+    def uses_of_run(self, run_id: str) -> list[UseRow]:
+        """The versions that a run was given by their names."""
+        return [_of(UseRow, row) for row in self._database.rows(self._sql["uses_of_run"], (run_id,))]
+
+    # Tags and metadata, of artifacts, models, runs and steps
+
+    def marks(self, kind: Kind, name: str, version: int = 0) -> tuple[str, ...]:
+        """The tags, sorted."""
+        return tuple(str(mark) for (mark,) in self._database.rows(self._sql["marks"], (kind, name, version)))
+
+    def set_marks(self, kind: Kind, name: str, version: int, tags: Iterable[str], *, exclusive: bool = False) -> None:
+        """Add tags; with `exclusive`, no other version of the name keeps them."""
+        checked = [checked_name(tag, "a tag") for tag in tags]
+
+        def add(cursor: Any) -> None:
+            self._require(cursor, kind, name, version)
+            for tag in checked:
+                if exclusive:
+                    cursor.execute(self._sql["unmark_others"], (kind, name, tag, version))
+                cursor.execute(self._sql["set_mark"], (kind, name, version, tag))
+
+        self._change(add)
+
+    def remove_marks(self, kind: Kind, name: str, version: int, tags: Iterable[str]) -> None:
+        """Remove tags; one that is not there is fine."""
+        values = [(kind, name, version, tag) for tag in tags]
+        self._change(lambda cursor: cursor.executemany(self._sql["unmark"], values))
+
+    def facts(self, kind: Kind, name: str, version: int = 0) -> dict[str, Any]:
+        """The metadata by name, as it was logged last."""
+        found = self._database.rows(self._sql["facts"], (kind, name, version))
+        return {fact: json.loads(value) for fact, value in found}
+
+    def set_facts(self, kind: Kind, name: str, version: int, facts: Mapping[str, Any]) -> None:
+        """Add metadata; a later value replaces an earlier one of the same name."""
+        checked = checked_facts(facts)
+
+        def add(cursor: Any) -> None:
+            self._require(cursor, kind, name, version)
+            self._describe(cursor, kind, name, version, (), checked)
+
+        self._change(add)
+
+    # Models
+
+    def create_model(self, model: Model) -> ModelRow:
+        """Make the next version of a model; with a label in `version`, the one that has it where there is one."""
+        label = model.version if isinstance(model.version, str) else ""
+        facts = checked_facts(model.metadata)
+        token, now = os.urandom(8).hex(), time.time()
+
+        def add(cursor: Any) -> int:
+            cursor.execute(self._sql["model_name"], (model.name, now))
+            asked = ("model_labelled", (model.name, label)) if label else ("model_of_token", (model.name, token))
+            version = self._first(cursor, *asked)
+            if version is None:
+                version = self._first(cursor, "next_model", (model.name, model.name))
+                row = (model.name, version, label, "", now, author(), model.description, "", token)
+                cursor.execute(self._sql["add_model"], row)
+            self._describe(cursor, "model", model.name, version, model.tags, facts)
+            return int(version)
+
+        return self.model(model.name, self._change(add))
+
+    def model(self, name: str, version: Version = LATEST) -> ModelRow:
+        """A version of a model by its number, stage, label, "latest" or "tag:NAME"; `NotFound` where there is none.
+
+        Of several archived versions it is the newest.
+        """
+        version = checked_version(version, f"model '{name}'")
+        if version == LATEST:
+            row = self._database.row(self._sql["latest_model"], (name,))
+        elif isinstance(version, int):
+            row = self._database.row(self._sql["model_at"], (name, version))
+        elif version.startswith(TAG):
+            row = self._database.row(self._sql["tagged_model"], (name, version.removeprefix(TAG)))
+        else:
+            row = self._database.row(self._sql["model_called"], (name, version, version))
+        if row is None:
+            raise self._missing("model", name, version)
+        return _of(ModelRow, row)
+
+    def models(self, *, text: str = "", stage: str = "", limit: int = 50, offset: int = 0) -> list[ModelRow]:
+        """The latest version of each model, the one that changed last first; with a stage the version that has it."""
+        values = (containing(text), stage, stage, limit, offset, stage, stage)
+        return [_of(ModelRow, row) for row in self._database.rows(self._sql["models"], values)]
+
+    def model_versions(self, name: str, *, limit: int = ALL) -> list[ModelRow]:
+        """Every version of a model, newest first."""
+        return [_of(ModelRow, row) for row in self._database.rows(self._sql["model_versions"], (name, limit))]
+
+    def models_of_run(self, run_id: str) -> list[ModelRow]:
+        """The versions that a run made or used."""
+        return [_of(ModelRow, row) for row in self._database.rows(self._sql["models_of_run"], (run_id,))]
+
+    def models_with(self, name: str, version: int) -> list[ModelRow]:
+        """The versions of models that have a version of an artifact."""
+        return [_of(ModelRow, row) for row in self._database.rows(self._sql["models_with"], (name, version))]
+
+    def parts(self, model: str, version: int) -> list[ArtifactRow]:
+        """The artifacts of a version, by name, and of each name the oldest first."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["parts"], (model, version))]
+
+    def runs_of_model(self, model: str, version: int) -> list[str]:
+        """The ids of the runs that made or used a version."""
+        return [str(run) for (run,) in self._database.rows(self._sql["runs_of_model"], (model, version))]
+
+    def link(self, model: str, version: int, name: str, artifact_version: int) -> None:
+        """Add a version of an artifact to a version of a model; one that it has is fine."""
+
+        def add(cursor: Any) -> None:
+            self._require(cursor, "artifact", name, artifact_version)
+            self._require(cursor, "model", model, version)
+            cursor.execute(self._sql["link"], (model, version, name, artifact_version))
+
+        self._change(add)
+
+    def note_run(self, model: str, version: int, run_id: str) -> None:
+        """Record that a run uses a version of a model."""
+        self._change(lambda cursor: cursor.execute(self._sql["note_run"], (model, version, run_id)))
+
+    def promote(
+        self,
+        name: str,
+        version: int,
+        stage: str,
+        *,
+        reason: str = "",
+        run_id: str = "",
+        expected: int | Literal["any"] | None = "any",
+    ) -> bool:
+        """Give a version a stage, "" for none; the version that had the stage is archived, unless that is the stage.
+
+        `expected` is the version that is to have the stage at this moment: False if it is another one, and nothing was
+        changed. A version that has the stage already keeps it, and no promotion is recorded.
+        """
+        if stage:
+            checked_name(stage, "a stage")
+        if stage == LATEST or stage.startswith(TAG) or stage.isdecimal():
+            raise UsageError(f"'{stage}' is no stage: it names a version", fix=f"use one of {', '.join(STAGES)}")
+
+        def move(cursor: Any) -> bool:
+            self._require(cursor, "model", name, version)
+            before = self._first(cursor, "stage_of", (name, version))
+            holder = self._first(cursor, "holder", (name, stage)) if stage not in ("", ARCHIVED) else None
+            if expected not in ("any", holder):
+                return False
+            if before == stage:
+                return True
+            if holder is not None:
+                cursor.execute(self._sql["set_stage"], (ARCHIVED, name, holder))
+            cursor.execute(self._sql["set_stage"], (stage, name, version))
+            number = self._first(cursor, "next_promotion", (name,))
+            row = (name, number, version, before, stage, holder, time.time(), author(), reason, run_id)
+            cursor.execute(self._sql["add_promotion"], row)
+            return True
+
+        return self._change(move)
+
+    def promotions(self, name: str) -> list[PromotionRow]:
+        """Every change of a stage of a model, newest first."""
+        return [_of(PromotionRow, row) for row in self._database.rows(self._sql["promotions"], (name,))]
+
+    def rules(self, name: str) -> dict[str, list[str]]:
+        """The rules of a model."""
+        row = self._database.row(self._sql["rules"], (name,))
+        return dict(json.loads(row[0])) if row is not None and row[0] else {}
+
+    def set_rules(
+        self, name: str, rules: Mapping[str, Sequence[str]], *, expected: Mapping[str, Sequence[str]]
+    ) -> bool:
+        """Replace the rules of a model; False if they are not the expected ones any more."""
+        texts = [json.dumps(one, sort_keys=True) if one else "" for one in (rules, expected)]
+
+        def change(cursor: Any) -> bool:
+            cursor.execute(self._sql["model_name"], (name, time.time()))
+            cursor.execute(self._sql["set_rules"], (texts[0], name, texts[1]))
+            return bool(cursor.rowcount == 1)
+
+        return self._change(change)
+
+    def delete_model(self, name: str, version: int) -> None:
+        """Remove a version of a model, but not its artifacts; a `UsageError` while it has a stage."""
+
+        def remove(cursor: Any) -> None:
+            self._require(cursor, "model", name, version)
+            stage = self._first(cursor, "stage_of", (name, version))
+            if stage not in ("", ARCHIVED):
+                raise UsageError(
+                    f"model '{name}' version {version} is in stage '{stage}'",
+                    fix=f"stoker models promote {name}@{version} {ARCHIVED}, or promote another one, first",
+                )
+            for statement in ("unlink", "forget_model_runs"):
+                cursor.execute(self._sql[statement], (name, version))
+            self._remove(cursor, "model", name, version)
+
+        self._change(remove)
+
+    # Inside of a transaction
+
+    def _change(self, work: Callable[[Any], T]) -> T:
+        """Do something in a transaction; once more where it is not known whether that was committed."""
+        try:
+            with self._database.transaction() as cursor:
+                return work(cursor)
+        except DatabaseUnreachable:
+            with self._database.transaction() as cursor:
+                return work(cursor)
+
+    def _first(self, cursor: Any, statement: str, values: Sequence[Any]) -> Any:
+        cursor.execute(self._sql[statement], values)
+        row = cursor.fetchone()
+        return None if row is None else row[0]
+
+    def _require(self, cursor: Any, kind: Kind, name: str, version: int) -> None:
+        """Lock the name, and raise `NotFound` where it has no such version."""
+        if kind not in ("artifact", "model"):
+            return
+        cursor.execute(self._sql[f"lock_{kind}"], (time.time(), name))
+        if self._first(cursor, f"has_{kind}", (name, version)) is None:
+            raise self._missing(kind, name, version)
+
+    def _describe(
+        self, cursor: Any, kind: Kind, name: str, version: int, tags: Iterable[str], facts: Mapping[str, str]
+    ) -> None:
+        for tag in tags:
+            cursor.execute(self._sql["set_mark"], (kind, name, version, tag))
+        for fact, value in facts.items():
+            cursor.execute(self._sql["set_fact"], (kind, name, version, fact, value, time.time()))
+
+    def _remove(self, cursor: Any, kind: Kind, name: str, version: int) -> None:
+        for table in ("marks", "facts"):
+            statement = f"DELETE FROM {table} WHERE kind = ? AND name = ? AND version = ?"
+            cursor.execute(self._database.sql(statement), (kind, name, version))
+        cursor.execute(self._sql[f"delete_{kind}"], (name, version))
+        cursor.execute(self._sql[f"note_gone_{kind}"], (version, name, version))
+
+    def _missing(self, kind: Kind, name: str, version: Version) -> NotFound:
+        number = self._database.row(self._sql[f"latest_{kind}"], (name,))
+        if number is not None:
+            stages = ", ".join(f"{row.version} {row.stage}" for row in self._staged(name)) if kind == "model" else ""
+            return NotFound(
+                f"{kind} '{name}' has no version {shown(version)}; the latest is {number[1]}"
+                + (f", and there are {stages}" if stages else ""),
+                fix=f"stoker {kind}s show {name}",
+            )
+        names = [str(row[0]) for row in self._database.rows(self._sql[f"{kind}_names"])]
+        return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=f"stoker {kind}s list")
+
+    def _staged(self, name: str) -> list[ModelRow]:
+        return [row for row in self.model_versions(name, limit=_LOOKED_AT) if row.stage not in ("", ARCHIVED)]
+
+
+def checked_facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata as JSON texts; a `UsageError` for a name that is no text, and for what JSON lacks or is too long."""
+    texts = {}
+    for name, value in facts.items():
+        checked_name(name, "metadata")
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"metadata {shown(name)} is {type(value).__name__}, which JSON lacks: {error}",
+                fix="log texts, numbers, lists and dicts; save anything larger as an artifact",
+            ) from None
+        if len(text) > LONGEST_FACT:
+            raise UsageError(
+                f"metadata {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
+                fix="save it as an artifact, and log what it is called",
+            )
+        texts[name] = text
+    return texts
+
+
+def _columns_of(artifact: StoredArtifact) -> tuple[Any, ...]:
+    meta = rows.json_text(artifact.meta)
+    return (artifact.digest, artifact.serializer, artifact.type, artifact.size, meta, artifact.inline)
+
+
+def _artifact_row(values: Sequence[Any]) -> ArtifactRow:
+    name, version, digest, serializer, kind, size, meta, inline, created, who, run_id, key, output = values
+    artifact = StoredArtifact(
+        digest=digest,
+        serializer=serializer,
+        type=kind,
+        size=size,
+        meta=json.loads(meta) if meta else {},
+        inline=None if inline is None else bytes(inline),
+    )
+    return ArtifactRow(
+        name=name,
+        version=version,
+        artifact=artifact,
+        created=created,
+        author=who,
+        run_id=run_id,
+        key=key,
+        output=output,
+    )
+
+
+def _of(kind: Callable[..., T], values: Sequence[Any]) -> T:
+    return kind(**dict(zip(attrs.fields_dict(kind), values)))  # type: ignore[arg-type]
+
+
+def _selected(table: str, columns: Sequence[str], alias: str = "") -> str:
+    names = ", ".join(f"{alias}.{name}" if alias else name for name in columns)
+    return f"SELECT {names} FROM {table}{f' AS {alias}' if alias else ''}"
+
+
+def _inserted(table: str, columns: Sequence[str]) -> str:
+    return f"INSERT INTO {table} ({', '.join(columns)}) "
+
+
+def _values(columns: Sequence[str]) -> str:
+    return f"VALUES ({', '.join('?' * len(columns))})"
+
+
+def _next(names: str, versions: str) -> str:
+    """The next number of a name, which is given twice."""
+    return (
+        f"(SELECT COALESCE(max(number), 0) + 1 FROM (SELECT gone AS number FROM {names} WHERE name = ? "
+        f"UNION ALL SELECT max(version) AS number FROM {versions} WHERE name = ?) AS known)"
+    )
+
+
+_KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in (Registration, LoggedFacts)}
+_ARTIFACT: Final = (
+    *("name", "version", "digest", "serializer", "type", "size", "meta", "inline"),
+    *("created", "author", "run_id", "key", "output"),
+)
+_MODEL: Final = ("name", "version", "label", "stage", "created", "author", "description", "run_id")
+_USE: Final = ("run_id", "key", "parameter", "name", "version")
+_PROMOTION: Final = (
+    *("model", "number", "version", "before", "stage", "displaced", "time", "author", "reason", "run_id"),
+)
+_MARK: Final = ("kind", "name", "version", "mark")
+_FACT: Final = (*_MARK[:3], "fact", "value", "changed")
+_SET_FACT: Final = (
+    "ON CONFLICT (kind, name, version, fact) DO UPDATE SET value = excluded.value, changed = excluded.changed"
+)
+_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ?"
+_VERSION: Final = "FROM model_versions WHERE name = ? AND (run_id = ? OR version = ?)"
+"""The version of a model that a run makes, or the one with a number."""
+
+_BATCH: Final[Mapping[str, str]] = {
+    # The row of the name is locked from here on. A result that was reused is no change.
+    "artifact_name": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
+    "SET changed = CASE WHEN ? = 1 THEN artifact_names.changed ELSE excluded.changed END",
+    # A step that runs again, because its result was lost, has made the version before.
+    "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
+    "artifact": f"{_inserted('artifacts', (*_ARTIFACT, 'token'))} SELECT ?, {_next('artifact_names', 'artifacts')}, "
+    f"{', '.join('?' * 11)}, '' WHERE NOT EXISTS (SELECT 1 FROM artifacts {_OUTPUT}) "
+    "AND (? = 0 OR NOT EXISTS (SELECT 1 FROM artifacts WHERE digest = ? AND name = ?))",
+    "mark": f"{_inserted('marks', _MARK)} SELECT 'artifact', name, version, ? FROM artifacts {_OUTPUT} "
+    "ON CONFLICT (kind, name, version, mark) DO NOTHING",
+    "fact": f"{_inserted('facts', _FACT)} SELECT 'artifact', name, version, ?, ?, ? FROM artifacts {_OUTPUT} "
+    f"{_SET_FACT}",
+    "latest_facts": f"{_inserted('facts', _FACT)} SELECT 'artifact', name, max(version), ?, ?, ? FROM artifacts "
+    f"WHERE name = ? GROUP BY name {_SET_FACT}",
+    "model_name": "INSERT INTO model_names (name, changed, gone, rules) VALUES (?, ?, 0, '') "
+    "ON CONFLICT (name) DO UPDATE SET changed = excluded.changed",
+    "model": f"{_inserted('model_versions', (*_MODEL, 'token'))} SELECT ?, {_next('model_names', 'model_versions')}, "
+    "?, '', ?, ?, ?, ?, '' WHERE NOT EXISTS (SELECT 1 FROM model_versions WHERE name = ? AND (run_id = ? "
+    "OR (1 = ? AND name = ?)))",
+    "model_run": f"INSERT INTO model_runs (run_id, model, model_version) SELECT ?, name, version {_VERSION} "
+    "ON CONFLICT (model, model_version, run_id) DO NOTHING",
+    "model_mark": f"INSERT INTO marks (kind, mark, name, version) SELECT 'model', ?, name, version {_VERSION} "
+    "ON CONFLICT (kind, name, version, mark) DO NOTHING",
+    "model_fact": "INSERT INTO facts (kind, fact, value, changed, name, version) SELECT 'model', ?, ?, ?, name, "
+    f"version {_VERSION} {_SET_FACT}",
+    "latest_model_facts": "INSERT INTO facts (kind, fact, value, changed, name, version) SELECT 'model', ?, ?, ?, "
+    f"name, max(version) FROM model_versions WHERE name = ? GROUP BY name {_SET_FACT}",
+    "model_part": "INSERT INTO model_parts (model, model_version, name, version) SELECT owner.name, owner.version, "
+    "part.name, part.version FROM model_versions AS owner JOIN artifacts AS part ON part.name = ? WHERE owner.name = ? "
+    "AND (owner.run_id = ? OR owner.version = ?) AND part.version = (SELECT max(version) FROM artifacts WHERE name = ? "
+    "AND ((run_id = ? AND key = ? AND output = ?) OR (? = 1 AND digest = ?))) "
+    "ON CONFLICT (model, model_version, name, version) DO NOTHING",
+}
+"""What a driver's batch executes, in this order."""
+
+_LATEST_OF: Final = "(SELECT max(version) FROM {table} AS newer WHERE newer.name = {name})"
+_A: Final = _selected("artifacts", _ARTIFACT)
+_M: Final = _selected("model_versions", _MODEL)
+_JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
+_DIRECT: Final[Mapping[str, str]] = {
+    "artifact_of_token": "SELECT version FROM artifacts WHERE name = ? AND token = ?",
+    "next_artifact": f"SELECT {_next('artifact_names', 'artifacts')}",
+    "add_artifact": _inserted("artifacts", (*_ARTIFACT, "token")) + _values((*_ARTIFACT, "token")),
+    "latest_artifact": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT 1",
+    "artifact_at": f"{_A} WHERE name = ? AND version = ?",
+    "has_artifact": "SELECT 1 FROM artifacts WHERE name = ? AND version = ?",
+    "lock_artifact": "UPDATE artifact_names SET changed = ? WHERE name = ?",
+    "tagged_artifact": f"{_JOINED} JOIN marks ON marks.kind = 'artifact' AND marks.name = one.name "
+    "AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
+    "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
+    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name {{like}} ? ESCAPE '!' "
+    "AND EXISTS (SELECT 1 FROM artifacts WHERE artifacts.name = artifact_names.name) "
+    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
+    f"{_LATEST_OF.format(table='artifacts', name='page.name')} ORDER BY page.changed DESC, page.name DESC",
+    "tagged_artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name IN "
+    "(SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?) AND name {like} ? ESCAPE '!' "
+    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
+    "(SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
+    "ORDER BY page.changed DESC, page.name DESC",
+    "versions": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT ?",
+    "named": f"{_A} WHERE digest = ? ORDER BY name, version",
+    "named_in": f"{_A} WHERE run_id = ? ORDER BY name, version",
+    "all_artifacts": f"{_A} ORDER BY name, version",
+    "artifact_names": "SELECT name FROM artifact_names ORDER BY changed DESC LIMIT 1000",
+    "model_with": "SELECT model, model_version FROM model_parts WHERE name = ? AND version = ? LIMIT 1",
+    "delete_artifact": "DELETE FROM artifacts WHERE name = ? AND version = ?",
+    "note_gone_artifact": "UPDATE artifact_names SET gone = ? WHERE name = ? AND gone < ?",
+    "add_use": _inserted("artifact_uses", _USE) + _values(_USE) + f" ON CONFLICT ({', '.join(_USE)}) DO NOTHING",
+    "uses": _selected("artifact_uses", _USE) + " WHERE name = ? AND version = ? ORDER BY run_id, key, parameter",
+    "uses_of_run": _selected("artifact_uses", _USE) + " WHERE run_id = ? ORDER BY key, parameter, name",
+    "marks": "SELECT mark FROM marks WHERE kind = ? AND name = ? AND version = ? ORDER BY mark",
+    "set_mark": _inserted("marks", _MARK) + _values(_MARK) + f" ON CONFLICT ({', '.join(_MARK)}) DO NOTHING",
+    "unmark": f"DELETE FROM marks WHERE {' AND '.join(f'{name} = ?' for name in _MARK)}",
+    "unmark_others": "DELETE FROM marks WHERE kind = ? AND name = ? AND mark = ? AND version <> ?",
+    "facts": "SELECT fact, value FROM facts WHERE kind = ? AND name = ? AND version = ? ORDER BY fact",
+    "set_fact": f"{_inserted('facts', _FACT)}{_values(_FACT)} {_SET_FACT}",
+    "model_name": _BATCH["model_name"],
+    "next_model": f"SELECT {_next('model_names', 'model_versions')}",
+    "model_of_token": "SELECT version FROM model_versions WHERE name = ? AND token = ?",
+    "model_labelled": "SELECT version FROM model_versions WHERE name = ? AND label = ?",
+    "add_model": _inserted("model_versions", (*_MODEL, "token")) + _values((*_MODEL, "token")),
+    "latest_model": f"{_M} WHERE name = ? ORDER BY version DESC LIMIT 1",
+    "model_at": f"{_M} WHERE name = ? AND version = ?",
+    "has_model": "SELECT 1 FROM model_versions WHERE name = ? AND version = ?",
+    "lock_model": "UPDATE model_names SET changed = ? WHERE name = ?",
+    "tagged_model": _selected("model_versions", _MODEL, "one") + " JOIN marks ON marks.kind = 'model' AND marks.name = "
+    "one.name AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
+    "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) ORDER BY version DESC LIMIT 1",
+    "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE name "
+    "{like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE model_versions.name = model_names.name "
+    "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
+    "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
+    "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
+    "model_versions": f"{_M} WHERE name = ? ORDER BY version DESC LIMIT ?",
+    "model_names": "SELECT name FROM model_names ORDER BY changed DESC LIMIT 1000",
+    "models_of_run": _selected("model_versions", _MODEL, "one") + " JOIN model_runs ON model_runs.model = one.name "
+    "AND model_runs.model_version = one.version WHERE model_runs.run_id = ? ORDER BY one.name, one.version",
+    "models_with": _selected("model_versions", _MODEL, "one") + " JOIN model_parts ON model_parts.model = one.name "
+    "AND model_parts.model_version = one.version WHERE model_parts.name = ? AND model_parts.version = ? "
+    "ORDER BY one.name, one.version",
+    "parts": f"{_JOINED} JOIN model_parts ON model_parts.name = one.name AND model_parts.version = one.version "
+    "WHERE model_parts.model = ? AND model_parts.model_version = ? ORDER BY one.name, one.version",
+    "runs_of_model": "SELECT run_id FROM model_runs WHERE model = ? AND model_version = ? ORDER BY run_id",
+    "link": "INSERT INTO model_parts (model, model_version, name, version) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (model, model_version, name, version) DO NOTHING",
+    "unlink": "DELETE FROM model_parts WHERE model = ? AND model_version = ?",
+    "note_run": "INSERT INTO model_runs (model, model_version, run_id) VALUES (?, ?, ?) "
+    "ON CONFLICT (model, model_version, run_id) DO NOTHING",
+    "forget_model_runs": "DELETE FROM model_runs WHERE model = ? AND model_version = ?",
+    "stage_of": "SELECT stage FROM model_versions WHERE name = ? AND version = ?",
+    "holder": "SELECT version FROM model_versions WHERE name = ? AND stage = ?",
+    "set_stage": "UPDATE model_versions SET stage = ? WHERE name = ? AND version = ?",
+    "next_promotion": "SELECT COALESCE(max(number), 0) + 1 FROM promotions WHERE model = ?",
+    "add_promotion": _inserted("promotions", _PROMOTION) + _values(_PROMOTION),
+    "promotions": _selected("promotions", _PROMOTION) + " WHERE model = ? ORDER BY number DESC",
+    "rules": "SELECT rules FROM model_names WHERE name = ?",
+    "set_rules": "UPDATE model_names SET rules = ? WHERE name = ? AND rules = ?",
+    "delete_model": "DELETE FROM model_versions WHERE name = ? AND version = ?",
+    "note_gone_model": "UPDATE model_names SET gone = ? WHERE name = ? AND gone < ?",
+}
