@@ -4,6 +4,7 @@ get it here."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final, Iterable, Iterator
 
 import attrs
@@ -15,6 +16,7 @@ from stoker.client.liveness import SHOWN_STATUSES
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_SUCCEEDED, DamagedArtifact
 from stoker.core.preview import Preview
+from stoker.core.registry import ARTIFACT, MODEL
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report.streams import echo, say
 from stoker.store import artifacts
@@ -191,15 +193,28 @@ def _pulled(store: Store, row: OutputRow, artifact: StoredArtifact) -> Pulled:
 
 @click.command("pull")
 @run_argument
-@click.argument("step", required=False)
+@click.argument("step", required=False, metavar="[STEP|DIR]")
+@click.option("--force", is_flag=True, help="Write over what is in the folder.")
 @stack_option
 @json_option
-def pull_command(*, run_id: str, step: str | None, client: Client, as_json: bool) -> int:
+def pull_command(*, run_id: str, step: str | None, force: bool, client: Client, as_json: bool) -> int:
     """Fetch what a run's steps made from a store elsewhere, so that loading it needs no connection.
 
     STEP is a step's key, such as train, or that of a fan-out's element. What is here already is not fetched again, and
     what is fetched is compared with its digest. Exit code 4 if something is lost or damaged.
+
+    With artifact:NAME@VERSION or model:NAME@VERSION for RUN, and a folder for STEP, write the named artifact, or the
+    artifacts of the model's version, into the folder: files and folders as they were, other values as they are stored.
     """
+    if run_id.startswith((ARTIFACT, MODEL)):
+        from stoker.cli.names import pull_named
+
+        written = pull_named(client, run_id, Path(step or "."), force=force)
+        if as_json:
+            print_json({"ok": True, "files": [str(path) for path in written]})
+        else:
+            echo("\n".join(map(str, written)))
+        return EXIT_SUCCEEDED
     run = client.run(run_id)
     if step is not None:
         step = run.steps[step].key

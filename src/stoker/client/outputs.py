@@ -58,6 +58,11 @@ class Output:
         dtype = self._artifact.meta.get("dtype")
         return None if dtype is None else str(dtype)
 
+    @property
+    def stored(self) -> StoredArtifact:
+        """What the store has of it."""
+        return self._artifact
+
     def load(self) -> Any:
         """The value. A class of yours must be importable under the name that it had in the step."""
         require_whole(self._row)

@@ -189,11 +189,23 @@ def _needed(store: Store) -> tuple[dict[str, list[str]], dict[str, int | None], 
 
 
 def _artifacts(store: Store) -> Iterator[tuple[str, StoredArtifact]]:
+    for named in store.registry.all_artifacts():
+        yield f"artifact {named.name}@{named.version}", named.artifact
     for row in store.records.all_outputs():
         yield f"{row.run_id}/{row.key}.{row.name}", row.artifact
     for entry in store.records.all_cached():
         for wire in entry.outputs.values():
             yield "cache", from_wire(wire)
+
+
+def blobs_of_plan(text: str) -> set[str]:
+    """The digests of what a plan needs of the store: values that are no part of it, pickled functions, the user's code.
+
+    Lists of artifacts are named, their elements are not.
+    """
+    document = json.loads(text)
+    values = {artifact.digest for artifact in _values_in(document) if artifact.inline is None}
+    return values | _code_in(document)
 
 
 def _values_in(document: Any) -> Iterator[StoredArtifact]:

@@ -8,6 +8,7 @@ run writes nothing.
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 import zlib
@@ -218,6 +219,29 @@ class Records:
             facts = "DELETE FROM facts WHERE (kind = 'run' AND name = ?) OR (kind = 'step' AND substr(name, 1, ?) = ?)"
             cursor.execute(self.database.sql(facts), (id, len(id) + 1, f"{id}/"))
             cursor.execute(self.database.sql("DELETE FROM runs WHERE id = ?"), (id,))
+
+    def rows_of_run(self, id: str, blobs: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+        """The rows of a run by table, as JSON, for another store; of outputs those that are small, and those of which
+        `blobs` has the digest."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for table, columns in _EXCHANGED.items():
+            statement = f"{_columns(columns, table)} WHERE {columns[0]} = ?"
+            cells = self.database.rows(self.database.sql(statement), (id,))
+            found[table] = [dict(zip(columns, map(_plain, row))) for row in cells]
+        found["outputs"] = [row for row in found["outputs"] if row["inline"] is not None or row["digest"] in blobs]
+        return found
+
+    def add_run_rows(self, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Add the rows of a run of another store; of a run that is here already nothing is changed.
+
+        Raises `StoreError` for rows that no run has.
+        """
+        with self.database.transaction() as cursor:
+            for table, columns in _EXCHANGED.items():
+                marks = ", ".join("?" * len(columns))
+                statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+                values = [[_from_plain(row[name]) for name in columns] for row in found[table]]
+                cursor.executemany(self.database.sql(statement), values)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Remove entries of the cache."""
@@ -623,6 +647,26 @@ def _upsert(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     )
 
 
+def _plain(cell: Any) -> Any:
+    """A cell as JSON: bytes are a mapping."""
+    return {"bytes": base64.b64encode(cell).decode()} if isinstance(cell, (bytes, memoryview)) else cell
+
+
+def _from_plain(cell: Any) -> Any:
+    return base64.b64decode(cell["bytes"]) if isinstance(cell, dict) else cell
+
+
+_EXCHANGED: Final[Mapping[str, Sequence[str]]] = {
+    "runs": rows.RUNS.columns,
+    "plans": ("run_id", "plan"),
+    "steps": rows.STEPS.columns,
+    "outputs": rows.OUTPUT_COLUMNS,
+    "attempts": rows.ATTEMPTS.columns,
+    "receipts": rows.RECEIPT_COLUMNS,
+    "metrics": rows.METRIC_COLUMNS,
+    "artifact_uses": ("run_id", "key", "parameter", "name", "version"),
+}
+"""Table → its columns, that of the run's id first: what stores give each other of a run."""
 _RUN: Final = _columns(rows.RUNS.columns, "runs")
 _MOST_VALUES: Final = 500
 """Values of one statement: SQLite takes 999 at least."""

@@ -243,8 +243,10 @@ class Names:
         *,
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        place: tuple[str, str, str] = ("", "", ""),
     ) -> ArtifactRow:
-        """Make a value that the blobs have the next version of a name."""
+        """Make a value that the blobs have the next version of a name; `place` is the run, step and output that made it
+        in another store."""
         given = Artifact(name, tags=tags, metadata=metadata or {})
         facts = checked_facts(given.metadata)
         token, now = os.urandom(8).hex(), time.time()
@@ -254,7 +256,7 @@ class Names:
             version = self._first(cursor, "artifact_of_token", (name, token))
             if version is None:
                 version = self._first(cursor, "next_artifact", (name, name))
-                row = (name, version, *_columns_of(artifact), now, author(), "", "", "", token)
+                row = (name, version, *_columns_of(artifact), now, author(), *place, token)
                 cursor.execute(self._sql["add_artifact"], row)
             self._describe(cursor, "artifact", name, version, given.tags, facts)
             return int(version)

@@ -1,0 +1,413 @@
+"""`stoker artifacts`, `stoker models`, `stoker pull model:NAME DIR`: what has a name beyond its run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final, Iterator, Mapping, Sequence
+
+import click
+
+from stoker.cli.output import json_option, paint, print_json, stack_option, table
+from stoker.cli.runs import artifacts_command, preview_lines
+from stoker.client import ArtifactVersion, Client, ModelVersion
+from stoker.client.exchange import export_model, import_model
+from stoker.core.errors import NotFound, StoreError, UsageError
+from stoker.core.registry import ARTIFACT, LATEST, MODEL, parse_reference
+from stoker.core.words import memory_text, number_text
+from stoker.report.streams import echo, say
+
+SUFFIXES: Final[Mapping[str, str]] = {
+    "json": ".json",
+    "str": ".txt",
+    "bytes": ".bin",
+    "numpy": ".npy",
+    "torch": ".pt",
+    "pandas": ".parquet",
+    "polars": ".parquet",
+    "pyarrow": ".arrow",
+    "pickle": ".pkl",
+    "cloudpickle": ".pkl",
+}
+"""Serializer → the ending of a file with what it writes."""
+_SHOWN: Final = 20
+"""Versions, users and promotions that `show` prints."""
+
+
+class _Named(click.Group):
+    """A group whose first word may be none of its commands: then it is what the command "of" is given."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            args = ["of", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group("artifacts", cls=_Named, invoke_without_command=True)
+@click.pass_context
+def artifacts(ctx: click.Context) -> None:
+    """List and look after named artifacts; with a RUN or a DIGEST, list what a run's steps made, or who made it."""
+    if ctx.invoked_subcommand is None:
+        ctx.forward(list_artifacts, client=Client(), text="", tag=None, limit=_SHOWN, as_json=False)
+
+
+artifacts.add_command(artifacts_command, "of")
+_limit = click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many; 0 is all.")
+
+
+@artifacts.command("list")
+@click.argument("text", default="")
+@click.option("--tag", help="Only names with a version that has this tag.")
+@_limit
+@stack_option
+@json_option
+def list_artifacts(*, text: str, tag: str | None, limit: int, client: Client, as_json: bool) -> None:
+    """List named artifacts, the one that changed last first; TEXT is part of a name."""
+    found = client.artifacts(text, tag=tag, limit=limit or None)
+    if as_json:
+        print_json([one.as_dict() for one in found])
+        return
+    if not found:
+        say('no named artifacts: a step\'s return names one, Annotated[…, Artifact("name")]')
+        return
+    rows = [
+        (one.name, str(one.version), one.type, memory_text(one.size), _time(one), ", ".join(one.tags)) for one in found
+    ]
+    echo(table(("artifact", "version", "type", "size", "made", "tags"), rows, right=("version", "size")))
+
+
+@artifacts.command("show")
+@click.argument("which", metavar="NAME[@VERSION]")
+@stack_option
+@json_option
+def show_artifact(*, which: str, client: Client, as_json: bool) -> None:
+    """Show a version of an artifact: what made it and of what, who used it, what it looks like."""
+    one = _artifact(client, which)
+    inputs = {name: _words_of(made) for name, made in one.inputs.items()}
+    uses = [f"{use.run_id}/{use.step}.{use.parameter}" for use in one.users]
+    models = [f"{model.name}@{model.version}" for model in one.models]
+    if as_json:
+        print_json({**one.as_dict(), "inputs": inputs, "users": uses, "models": models})
+        return
+    made = f"{one.run_id}/{one.step}.{one.output}" if one.run_id else "saved outside of runs"
+    facts = {
+        "type": f"{one.type}, {memory_text(one.size)}",
+        "digest": one.digest,
+        "made": f"{_time(one)} by {one.author}, {made}",
+        "of": ", ".join(f"{name} = {text}" for name, text in inputs.items()),
+        "used by": _first(uses),
+        "models": _first(models),
+        "tags": ", ".join(one.tags),
+        "versions": _first([str(version.version) for version in one.versions]),
+    }
+    echo("\n".join([paint(f"{one.name}@{one.version}", "1"), *_facts(facts), *_metadata(one.metadata)]))
+    lines = preview_lines(one.preview())
+    if lines:
+        echo("\n".join(["", *lines]))
+
+
+@artifacts.command("tag")
+@click.argument("which", metavar="NAME[@VERSION]")
+@click.argument("tags", nargs=-1, required=True)
+@click.option("--move", is_flag=True, help="No other version keeps the tags.")
+@click.option("--remove", is_flag=True, help="Remove them.")
+@stack_option
+def tag_artifact(*, which: str, tags: Sequence[str], move: bool, remove: bool, client: Client) -> None:
+    """Tag a version of an artifact."""
+    _tag(_artifact(client, which), tags, move=move, remove=remove)
+
+
+@artifacts.command("rm")
+@click.argument("which", metavar="NAME@VERSION")
+@stack_option
+def remove_artifact(*, which: str, client: Client) -> None:
+    """Remove a version of an artifact; its bytes stay until `stoker gc`."""
+    one = _artifact(client, _with_version(which))
+    one.delete()
+    say(f"removed {one.name}@{one.version}")
+
+
+@click.group("models")
+def models() -> None:
+    """Look after models: their versions, stages and artifacts."""
+
+
+@models.command("list")
+@click.argument("text", default="")
+@click.option("--stage", help="Only models with a version in this stage, and that version.")
+@_limit
+@stack_option
+@json_option
+def list_models(*, text: str, stage: str | None, limit: int, client: Client, as_json: bool) -> None:
+    """List models, the one that changed last first; TEXT is part of a name."""
+    found = client.models(text, stage=stage, limit=limit or None)
+    if as_json:
+        print_json([one.as_dict() for one in found])
+        return
+    if not found:
+        say('no models: @pipeline(model="name") makes a version of one')
+        return
+    rows = [(one.name, _version_text(one), one.stage, _time(one), _numbers(one.metrics)) for one in found]
+    echo(table(("model", "version", "stage", "made", "metrics"), rows))
+
+
+@models.command("show")
+@click.argument("which", metavar="NAME[@VERSION]")
+@stack_option
+@json_option
+def show_model(*, which: str, client: Client, as_json: bool) -> None:
+    """Show a version of a model: its stage, metrics and artifacts, and how its model got here."""
+    one = _model(client, which)
+    versions, history, rules = one.versions, one.history, one.rules
+    if as_json:
+        documents = [
+            {"version": row.version, "before": row.before, "stage": row.stage, "displaced": row.displaced}
+            | {"time": row.time, "author": row.author, "why": row.reason, "run": row.run_id}
+            for row in history
+        ]
+        print_json({**one.as_dict(), "history": documents, "rules": rules})
+        return
+    facts = {
+        "stage": one.stage or "none",
+        "made": f"{_time(one)} by {one.author}" + (f", run {one.run_id}" if one.run_id else ""),
+        "description": one.description,
+        "tags": ", ".join(one.tags),
+        "runs": _first(one.run_ids),
+        "metrics": _numbers(one.metrics),
+    }
+    lines = [paint(f"{one.name}@{_version_text(one)}", "1"), *_facts(facts), *_metadata(one.metadata)]
+    parts = [(part.name, str(part.version), part.type, memory_text(part.size)) for part in one.artifacts.values()]
+    if parts:
+        lines += ["", table(("artifact", "version", "type", "size"), parts, right=("version", "size"))]
+    rows = [(_version_text(each), each.stage, _time(each), _numbers(each.metrics)) for each in versions[:_SHOWN]]
+    lines += ["", table(("version", "stage", "made", "metrics"), rows)]
+    lines += [f"  rule for {stage}: {rule}" for stage, texts in rules.items() for rule in texts]
+    for row in history[:_SHOWN]:
+        why = f": {row.reason}" if row.reason else ""
+        displaced = f", in place of {row.displaced}" if row.displaced is not None else ""
+        lines.append(f"  {row.version} became {row.stage or 'none'}{displaced}, by {row.author}{why}")
+    echo("\n".join(lines))
+
+
+@models.command("promote")
+@click.argument("which", metavar="NAME@VERSION")
+@click.argument("stage")
+@click.option("--why", default="", help="The reason, which the history keeps.")
+@click.option("--force", is_flag=True, help="Promote it although a rule of the stage is not fulfilled.")
+@stack_option
+def promote(*, which: str, stage: str, why: str, force: bool, client: Client) -> None:
+    """Give a version a stage: staging, production, archived, or one of your own. The one that had it is archived."""
+    one = _model(client, _with_version(which))
+    one.promote(stage, why=why, force=force)
+    say(f"{one.name}@{one.version} is {stage}")
+
+
+@models.command("rule")
+@click.argument("name")
+@click.argument("stage")
+@click.argument("rules", nargs=-1)
+@stack_option
+def rule(*, name: str, stage: str, rules: Sequence[str], client: Client) -> None:
+    """Set what versions must fulfil before they get a stage; without RULES nothing.
+
+    A rule is "METRIC >= production", "METRIC >= 0.9", "receipt" or "check MODULE:FUNCTION".
+    """
+    client.model(name).set_rules(stage, rules)
+    say(f"{name}: {stage} needs {'; '.join(rules) or 'nothing'}")
+
+
+@models.command("tag")
+@click.argument("which", metavar="NAME[@VERSION]")
+@click.argument("tags", nargs=-1, required=True)
+@click.option("--move", is_flag=True, help="No other version keeps the tags.")
+@click.option("--remove", is_flag=True, help="Remove them.")
+@stack_option
+def tag_model(*, which: str, tags: Sequence[str], move: bool, remove: bool, client: Client) -> None:
+    """Tag a version of a model."""
+    _tag(_model(client, which), tags, move=move, remove=remove)
+
+
+@models.command("diff")
+@click.argument("left", metavar="NAME@VERSION")
+@click.argument("right", metavar="[NAME@]VERSION")
+@stack_option
+@json_option
+def diff(*, left: str, right: str, client: Client, as_json: bool) -> None:
+    """Compare two versions: metrics, metadata, artifacts, and the parameters and the code of their runs."""
+    first = _model(client, _with_version(left))
+    second = _model(client, right if "@" in right else f"{first.name}@{right}")
+    rows = list(_differences(client, first, second))
+    if as_json:
+        names = ("what", "name", "left", "right")
+        print_json([dict(zip(names, row)) for row in rows])
+    elif not rows:
+        say("no differences")
+    else:
+        heads = ("", "", f"{first.name}@{first.version}", f"{second.name}@{second.version}")
+        echo(table(heads, [tuple(map(str, row)) for row in rows]))
+
+
+@models.command("rm")
+@click.argument("which", metavar="NAME@VERSION")
+@stack_option
+def remove_model(*, which: str, client: Client) -> None:
+    """Remove a version of a model, but not its artifacts; not while it has a stage."""
+    one = _model(client, _with_version(which))
+    one.delete()
+    say(f"removed {one.name}@{one.version}")
+
+
+@models.command("export")
+@click.argument("which", metavar="NAME[@VERSION]")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@stack_option
+def export(*, which: str, file: Path, client: Client) -> None:
+    """Write a version with its artifacts and its lineage into one file, for another store."""
+    one = _model(client, which)
+    say(f"{file}: {one.name}@{one.version}, {memory_text(export_model(client.store, one, file))}")
+
+
+@models.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", default="", help="The model's name here, if it is to be another one.")
+@stack_option
+def import_command(*, file: Path, name: str, client: Client) -> None:
+    """Take a version of a model from a file; it becomes the next version of its name here, in no stage."""
+    one = import_model(client.store, file, name=name)
+    say(f"{one.name}@{one.version}: {', '.join(one.artifacts) or 'no artifacts'}")
+
+
+def pull_named(client: Client, which: str, folder: Path, *, force: bool) -> list[Path]:
+    """Write a version of an artifact, or the artifacts of a version of a model, into a folder; the paths.
+
+    A file keeps its name and a folder its layout, as an artifact's of its own: an artifact's folder becomes `folder`
+    itself, and in a model's each artifact has its name. Other values are written as they are stored. `stoker.json`
+    says what they are. Raises `UsageError` where something is in the way, unless `force`.
+    """
+    if which.startswith(MODEL):
+        model = _model(client, which.removeprefix(MODEL))
+        parts = [(part, folder / _folder_of(part.name)) for part in model.artifacts.values()]
+        document: dict[str, Any] = {**model.as_dict(), "parts": [part.as_dict() for part, _ in parts]}
+    else:
+        one = _artifact(client, which.removeprefix(ARTIFACT))
+        parts, document = [(one, folder)], one.as_dict()
+    taken = [entry for _, target in parts if target.is_dir() for entry in target.iterdir()]
+    if taken and not force:
+        raise UsageError(f"{taken[0]} is in the way", fix="choose an empty folder, or --force to write over it")
+    try:
+        written = [_write(part, target) for part, target in parts]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "stoker.json").write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error.strerror}", fix="choose another folder") from error
+    return written
+
+
+def _write(part: ArtifactVersion, target: Path) -> Path:
+    target.mkdir(parents=True, exist_ok=True)
+    if part.serializer == "path":
+        source = Path(part.load())
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
+            return target
+        shutil.copy2(source, target / source.name)
+        return target / source.name
+    file = target / f"{_folder_of(part.name).name}{SUFFIXES.get(part.serializer, '.bin')}"
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    with part.open() as stored, partial.open("wb") as copy:
+        shutil.copyfileobj(stored, copy)
+    os.replace(partial, file)
+    return file
+
+
+def _folder_of(name: str) -> Path:
+    """A name as a path below a folder: what would lead out of it is replaced."""
+    parts = ["_" if part in ("", ".", "..") else part for part in name.replace("\\", "/").split("/")]
+    return Path(*parts)
+
+
+def _artifact(client: Client, which: str) -> ArtifactVersion:
+    name, version = parse_reference(which)
+    return client.artifact(name, version)
+
+
+def _model(client: Client, which: str) -> ModelVersion:
+    return client.model(*parse_reference(which, MODEL))
+
+
+def _with_version(which: str) -> str:
+    if "@" not in which:
+        raise UsageError(f"'{which}' names no version", fix=f"write {which}@VERSION, such as {which}@{LATEST}")
+    return which
+
+
+def _tag(one: ArtifactVersion | ModelVersion, tags: Sequence[str], *, move: bool, remove: bool) -> None:
+    if remove:
+        one.remove_tags(*tags)
+    else:
+        one.add_tags(*tags, exclusive=move)
+    say(f"{one.name}@{one.version}: {', '.join(one.tags) or 'no tags'}")
+
+
+def _differences(client: Client, left: ModelVersion, right: ModelVersion) -> Iterator[tuple[str, str, Any, Any]]:
+    def changed(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
+        for name in sorted(ours.keys() | theirs.keys()):
+            if ours.get(name) != theirs.get(name):
+                yield (what, name, ours.get(name, ""), theirs.get(name, ""))
+
+    yield from changed("metric", left.metrics, right.metrics)
+    yield from changed("metadata", left.metadata, right.metadata)
+    yield from changed("artifact", _digests(left), _digests(right))
+    yield from changed("parameter", _parameters(client, left), _parameters(client, right))
+    if left.run_id and right.run_id:
+        run = client.run(right.run_id)
+        for step in run.steps.values():
+            with contextlib.suppress(NotFound):  # the other run had no such step
+                for change in step.why(against=left.run_id).changes:
+                    if change.kind != "input":
+                        yield (change.kind, f"{step.key} {change.name}".strip(), change.before, change.after)
+
+
+def _digests(one: ModelVersion) -> dict[str, str]:
+    return {name: f"{part.version} ({part.digest[:12]})" for name, part in one.artifacts.items()}
+
+
+def _parameters(client: Client, one: ModelVersion) -> dict[str, Any]:
+    return client.run(one.run_id).parameters if one.run_id else {}
+
+
+def _words_of(made: Any) -> str:
+    if isinstance(made, ArtifactVersion):
+        return f"{made.name}@{made.version}"
+    return f"{made.run_id}/{made.step}.{made.name}"
+
+
+def _version_text(one: ModelVersion) -> str:
+    return f"{one.version} ({one.label})" if one.label else str(one.version)
+
+
+def _time(one: ArtifactVersion | ModelVersion) -> str:
+    return one.created.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _numbers(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number_text(value)}" for name, value in sorted(metrics.items()))
+
+
+def _first(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:_SHOWN]) + (f", … ({len(texts)})" if len(texts) > _SHOWN else "")
+
+
+def _facts(facts: Mapping[str, str]) -> list[str]:
+    return [f"  {name:<12} {text}" for name, text in facts.items() if text]
+
+
+def _metadata(metadata: Mapping[str, Any]) -> list[str]:
+    return (
+        ["", "metadata", *(f"  {name} = {json.dumps(value)}" for name, value in metadata.items())] if metadata else []
+    )

@@ -1,0 +1,164 @@
+"""A version of a model as one file: its artifacts, what made them, and who promoted it, for another store.
+
+The file is a zip that anything unpacks: `stoker-model.json`, and below `blobs/` the bytes of the artifacts by their
+digests, not compressed. Runs come with their plans, steps, attempts, receipts and metrics; outputs that are not among
+the model's artifacts come as far as their values are small, so that a store that takes the file lacks nothing. Logs,
+checkpoints and code stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+
+from stoker.client.names import ArtifactVersion, ModelVersion
+from stoker.core.artifact import StoredArtifact, from_wire
+from stoker.core.errors import NotFound, StoreError, UsageError
+from stoker.core.registry import Model
+from stoker.store import artifacts
+from stoker.store.check import blobs_of_plan
+from stoker.store.registry import ArtifactRow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stoker.store.store import Store
+
+VERSION: Final = 1
+_MANIFEST: Final = "stoker-model.json"
+_BLOBS: Final = "blobs/"
+_COPY: Final = 1 << 20
+"""Bytes that are copied at a time."""
+
+
+def export_model(store: Store, version: ModelVersion, path: Path) -> int:
+    """Write a version of a model into a file; returns its bytes. The file is whole or absent."""
+    parts = [ArtifactVersion(store, row) for row in store.registry.parts(version.name, version.version)]
+    runs = sorted({*version.run_ids, *filter(None, (part.run_id for part in parts))})
+    blobs = {one.digest for part in parts for one in _blobs_of(part.stored, store)}
+    plans = [text for run in runs if (text := store.records.plan(run))]
+    blobs |= {digest for text in plans for digest in blobs_of_plan(text) if store.blobs.exists(digest)}
+    manifest = {
+        "version": VERSION,
+        "model": {**_described(version), "label": version.label, "description": version.description}
+        | {"metrics": version.metrics},
+        "stage": version.stage,
+        "artifacts": [
+            {**_described(part), "wire": part.stored.wire(), "place": [part.run_id, part.step, part.output]}
+            for part in parts
+        ],
+        "runs": [store.records.rows_of_run(run, blobs) for run in runs],
+        "history": [
+            {"stage": one.stage, "before": one.before, "time": one.time, "author": one.author, "reason": one.reason}
+            for one in version.history
+            if one.version == version.version
+        ],
+    }
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(partial, "w", allowZip64=True) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1), zipfile.ZIP_DEFLATED)
+            for digest in sorted(blobs):
+                info = zipfile.ZipInfo(f"{_BLOBS}{digest}")
+                with store.blobs.open(digest) as source, archive.open(info, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target, _COPY)
+        size = os.stat(partial).st_size
+        os.replace(partial, path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}", fix="choose another place") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return size
+
+
+def import_model(store: Store, path: Path, *, name: str = "") -> ModelVersion:
+    """Take a version of a model from a file; it is the next version of its name here, with the file's artifacts.
+
+    The metrics of the runs that made it are its metadata here. An artifact whose name has its value here already stays the version that it is. Raises `UsageError` for another
+    file, and `StoreError` for one whose bytes do not have their digests; nothing is registered then.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = _manifest_of(archive, path)
+            for blob in archive.namelist():
+                if blob.startswith(_BLOBS):
+                    _take_blob(store, archive, blob, path)
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}", fix="stoker models export NAME@VERSION FILE writes one") from None
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UsageError(f"{path} is no exported model: {error}", fix="export it again") from error
+    model = manifest["model"]
+    for run in manifest["runs"]:
+        store.records.add_run_rows(run)
+    version = store.registry.create_model(
+        Model(
+            name or model["name"],
+            description=model["description"],
+            tags=model["tags"],
+            metadata={
+                **model["metrics"],
+                **model["metadata"],
+                "imported.from": f"{model['name']}@{model['version']} by {model['author']}",
+            },
+        )
+    )
+    for part in manifest["artifacts"]:
+        row = _artifact(store, part)
+        store.registry.link(version.name, version.version, row.name, row.version)
+    for run in manifest["runs"]:
+        store.registry.note_run(version.name, version.version, run["runs"][0]["id"])
+    return ModelVersion(store, version)
+
+
+def _described(one: ArtifactVersion | ModelVersion) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "version": one.version,
+        "created": one._created,
+        "author": one.author,
+        "tags": list(one.tags),
+        "metadata": one.metadata,
+    }
+
+
+def _blobs_of(artifact: StoredArtifact, store: Store) -> Iterator[StoredArtifact]:
+    """The values of an artifact that are blobs: its own bytes, and those of a list's elements."""
+    if artifact.inline is None:
+        yield artifact
+    if artifact.serializer == "list":
+        for part in artifacts.each_item(artifact, store.blobs):
+            yield from _blobs_of(part, store)
+
+
+def _manifest_of(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(archive.read(_MANIFEST))
+        known = manifest["version"] == VERSION
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is no exported model", fix="stoker models export NAME@VERSION FILE") from error
+    if not known:
+        raise UsageError(
+            f"{path} has version {manifest['version']} of the format; this Stoker reads version {VERSION}",
+            fix="import it with the version of Stoker that wrote it, or export it again",
+        )
+    return manifest
+
+
+def _take_blob(store: Store, archive: zipfile.ZipFile, entry: str, path: Path) -> None:
+    with archive.open(entry) as source, store.blobs.writer() as target:
+        shutil.copyfileobj(source, target, _COPY)
+    if target.digest != entry.removeprefix(_BLOBS):
+        raise StoreError(f"{path} is damaged: {entry} has the digest {target.digest}", fix="export or copy it again")
+
+
+def _artifact(store: Store, part: Mapping[str, Any]) -> ArtifactRow:
+    """The version of an artifact that has the value of an imported one."""
+    artifact = from_wire(part["wire"])
+    known = [row for row in store.registry.named(artifact.digest) if row.name == part["name"]]
+    if known:
+        return known[-1]
+    place = tuple(part["place"])
+    return store.registry.save(part["name"], artifact, tags=part["tags"], metadata=part["metadata"], place=place)
