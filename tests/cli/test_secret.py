@@ -193,3 +193,35 @@ def test_a_stack_keeps_them_in_aws(stoker: Any, s3_server: S3, monkeypatch: pyte
         text = f"[stacks.a]\nsecrets = {wrong if wrong[0] == '{' else json.dumps(wrong)}\n"
         stoker.project.write({"stoker.toml": text})
         assert what in stoker("secret", "list", "--stack", "a", code=2).stderr
+
+
+PASSED = """
+from stoker import Client, pipeline, step
+
+@step(cache=False, environment={"A": Client().secret("one").value})
+def use(given: str) -> int:
+    return 1
+
+@step
+def loose(given):
+    return 1
+
+@pipeline
+def plain(text: str):
+    use(text)
+
+@pipeline
+def whole():
+    loose(Client().secret("one"))
+"""
+
+
+def test_what_a_script_reads_and_hands_on_is_said(stoker: Any) -> None:
+    stoker("secret", "set", "one", "-", input=WORD)
+    stoker.project.write({"passed.py": PASSED})
+    said = stoker("plan", "passed.py:plain", "--text", WORD).stdout
+    for what in ("the environment variable A", "the input 'given'"):
+        assert f"STK195 warning: passed.py:13 step 'use': {what} looks like a secret" in said
+    assert '"secret:named:one"' in said
+    refused = stoker("plan", "passed.py:whole", code=None)
+    assert refused.returncode and 'give the step Secret.named("one")' in refused.stderr and WORD not in refused.stderr

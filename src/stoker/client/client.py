@@ -23,7 +23,7 @@ from stoker.core.values import lazy_pattern
 from stoker.store.records import RunFilter
 from stoker.store.store import Store, open_store
 from stoker.worker.context import context
-from stoker.worker.secrets import StepSecrets
+from stoker.worker.secrets import READ, SHORTEST, StepSecrets
 
 if TYPE_CHECKING:
     from stoker.client.namedsecrets import SecretValues
@@ -204,6 +204,7 @@ class Client:
         if context:
             StepSecrets.current = StepSecrets.current or StepSecrets()
             StepSecrets.current.add(values.by_reference)
+        READ.update((value, text) for text, value in values.by_reference.items() if len(value) >= SHORTEST)
         return values
 
     def delete(self, run: Run | str) -> None:

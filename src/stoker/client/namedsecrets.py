@@ -15,10 +15,10 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
+from typing import Any, Final, Iterator, Mapping, NoReturn, Protocol, Sequence
 
 from stoker.core.codec import parse_object
-from stoker.core.errors import MissingPackage, NotFound, StoreError, UsageError, nearest
+from stoker.core.errors import MissingPackage, NotFound, SerializationError, StoreError, UsageError, nearest
 from stoker.core.secret import Secret
 from stoker.core.values import frozen
 from stoker.stacks import Stack
@@ -76,6 +76,10 @@ class SecretValues:
 
     def __repr__(self) -> str:
         return f"<secret {self.name}>"
+
+    def __reduce__(self) -> NoReturn:
+        what = f"the secret '{self.name}' is written down nowhere, so that it is no argument and no output of a step"
+        raise SerializationError(what, fix=f'give the step Secret.named("{self.name}"), or read it there')
 
 
 class _Place(Protocol):

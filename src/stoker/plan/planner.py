@@ -58,7 +58,7 @@ from stoker.stacks import ORCHESTRATOR, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.registry import Names
-from stoker.worker.secrets import SHORTEST, SecretReader, references
+from stoker.worker.secrets import READ, SHORTEST, SecretReader, references
 
 LATE_STEPS: Final = "STK299"
 USUAL: Final = "STK192"
@@ -613,11 +613,13 @@ def step_findings(step: StepPlan, backend: RunningBackend, secrets: SecretReader
             "run it on another backend, or let the step read the secret where it runs",
         )
     for name, text in environment.items():
-        if looks_secret(name, text):
-            yield _in_the_open(reporter_of(step), f"the environment variable {name}", f'"{PREFIX}env:{name}"')
+        if text in READ or looks_secret(name, text):
+            spelled = READ.get(text, f"{PREFIX}env:{name}")
+            yield _in_the_open(reporter_of(step), f"the environment variable {name}", f'"{spelled}"')
     for name, tree in inputs.items():
-        if looks_secret(name, _text(tree)):
-            yield _in_the_open(reporter_of(step), f"the input '{name}'", f'Secret.env("{name.upper()}")')
+        if (value := _text(tree)) in READ or looks_secret(name, value):
+            spelled = f'Secret.parse("{READ[value]}")' if value in READ else f'Secret.env("{name.upper()}")'
+            yield _in_the_open(reporter_of(step), f"the input '{name}'", spelled)
 
 
 def parameter_findings(parameters: Mapping[str, Any], where: str, secrets: SecretReader) -> Iterator[Finding]:
@@ -626,8 +628,8 @@ def parameter_findings(parameters: Mapping[str, Any], where: str, secrets: Secre
     trees = {name: {"value": wire} for name, wire in parameters.items()}
     yield from _missing(references({}, trees), secrets, report)
     for name, tree in trees.items():
-        if looks_secret(name, _text(tree)):
-            spelled = f"--{name} {PREFIX}env:{name.replace('-', '_').upper()}"
+        if (value := _text(tree)) in READ or looks_secret(name, value):
+            spelled = f"--{name} {READ.get(value, PREFIX + 'env:' + name.replace('-', '_').upper())}"
             yield _in_the_open(report, f"the parameter '{name}'", spelled)
 
 

@@ -38,6 +38,10 @@ SHORTEST: Final = 8
 """Characters of the shortest value that is masked: a shorter one may be a common word of the output."""
 
 
+READ: Final[dict[str, str]] = {}
+"""Values, of those that are masked, which the user's code in this process has read by name → their references."""
+
+
 class SecretMissing(UsageError):
     """A secret that a step refers to has no value here."""
 
