@@ -224,4 +224,4 @@ def test_what_a_script_reads_and_hands_on_is_said(stoker: Any) -> None:
         assert f"STK195 warning: passed.py:13 step 'use': {what} looks like a secret" in said
     assert '"secret:named:one"' in said
     refused = stoker("plan", "passed.py:whole", code=None)
-    assert refused.returncode and 'give the step Secret.named("one")' in refused.stderr and WORD not in refused.stderr
+    assert refused.returncode and 'hand over Secret.named("one")' in refused.stderr and WORD not in refused.stderr

@@ -78,8 +78,9 @@ class SecretValues:
         return f"<secret {self.name}>"
 
     def __reduce__(self) -> NoReturn:
-        what = f"the secret '{self.name}' is written down nowhere, so that it is no argument and no output of a step"
-        raise SerializationError(what, fix=f'give the step Secret.named("{self.name}"), or read it there')
+        raise SerializationError(
+            f"the secret '{self.name}' is written nowhere: hand over Secret.named(\"{self.name}\"), or read it there"
+        )
 
 
 class _Place(Protocol):
