@@ -334,7 +334,10 @@ class MachineSecrets:
         except OSError as error:
             raise _unusable(self._path, error) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:  # a file system without locks
+                raise _unusable(self._path, error) from error
             document = self._read()
             yield document
             _write(self._path, json.dumps(document, indent=1))

@@ -1,7 +1,7 @@
 """Reads the values of secrets, and masks them in what steps write.
 
-The process that drives a run reads them when a job is dispatched; they travel with the job (`WorkerJob.secrets`), and
-the worker puts them into the step's environment and arguments. Nothing here is written to a file.
+The process that drives a run reads each once, for its plan; they travel with the job (`WorkerJob.secrets`), and the
+worker puts them into the step's environment and arguments. Nothing here is written to a file.
 
 Where a platform's own storage can be read by others, a job's secrets travel in two halves. Their values are combined
 with random bytes of the same length by exclusive or. The random half travels in the job's document, the other one lies
