@@ -11,6 +11,7 @@
     image_builder = "local"                      # or {flavor = "kaniko", context = "s3://…"}
     shared = true                                # the home is its group's, not its owner's alone
     reconnect = "10m"                            # how long a run waits for its database server when that is away
+    secrets = "secretsmanager:team/"             # where `secret:named:NAME` is, in place of this machine
 
     [stacks.gpu-cluster.settings]                # defaults for every step: whatever @pipeline takes
     resources.cpu_count = 2
@@ -49,6 +50,7 @@ from stoker.settings.options import (
 )
 
 if TYPE_CHECKING:
+    from stoker.backends.aws.secrets import SecretsManagerSettings
     from stoker.images.builders.base import BuilderChoice
     from stoker.images.registries import ContainerRegistry
 
@@ -75,6 +77,7 @@ STACK_KEYS: Final = (
     "container_registry",
     "image_builder",
     "reconnect",
+    "secrets",
     "settings",
     "shared",
 )
@@ -124,6 +127,8 @@ class Stack:
     """Who builds images; None for the engine of this machine."""
     reconnect: float = RECONNECT
     """Seconds for which a run waits for the server of its database; 0 ends it at the first lost connection."""
+    secrets: SecretsManagerSettings | None = None
+    """Where secrets by name are; None for this machine."""
     shared: bool = False
     """Whether a home that is made is its group's, not its owner's alone."""
     layer: Layer = attrs.field(factory=lambda: Layer(origin="stack"), repr=False)
@@ -421,6 +426,7 @@ def _stack(name: str, file: _File, folder: Path) -> Stack:
         container_registry=_part(file, name, "container_registry", table.get("container_registry"), _registry),
         image_builder=_part(file, name, "image_builder", table.get("image_builder"), _builder),
         reconnect=_reconnect(table.get("reconnect"), file.where("stacks", name, "reconnect")),
+        secrets=_part(file, name, "secrets", table.get("secrets"), _secrets),
         shared=_shared(table.get("shared"), file.where("stacks", name, "shared")),
         layer=_defaults(file, name, table.get("settings", {})),
         home=folder,
@@ -476,6 +482,12 @@ def _builder(value: Any) -> BuilderChoice:
     from stoker.images.builders.registry import BUILDERS
 
     return choose(value, BUILDERS.load)
+
+
+def _secrets(value: Any) -> SecretsManagerSettings:
+    from stoker.backends.aws.secrets import SecretsManagerSettings
+
+    return SecretsManagerSettings.parse(value)
 
 
 def _text(file: _File, name: str, key: str, value: Any) -> str | None:

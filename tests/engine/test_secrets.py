@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,94 @@ def test_a_flow_has_them_as_parameters_and_variables(script: Any, tmp_path: Path
     assert "flow ***env:HF_TOKEN*** ***file:secret-file***" in ran.stderr
     assert written(tmp_path) == [] and VALUE not in script.stoker("show", "last", "--json").stdout
     assert os.environ["HF_TOKEN"] == VALUE
+
+
+NAMED = """
+import contextlib, glob, logging, sys
+from stoker import Client, Secret, pipeline, step
+
+@step(environment={"HUB": Secret.named("hub", "token")}, cache=False)
+def use(token: str, way: str) -> int:
+    import os
+    hub, own = Client().secret("hub"), Client().secret("own").value
+    assert token == os.environ["HUB"] == hub.secret_values["token"] and hub.secret_values["user"] == "me-of-the-hub"
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # a process may be gone
+            assert token.encode() not in file.read()
+    print("hub", token, hub)
+    sys.stdout.write("own " + own[:9]); sys.stdout.flush(); print(own[9:])
+    logging.warning("logged %s", own)
+    if way == "fail":
+        raise ValueError(f"bad {own}") from KeyError(token)
+    return 1
+
+@step(cache=False)
+def then(before: int) -> str:
+    return Client().secret("own").name
+
+@pipeline
+def steps(token: str = Secret.named("hub", "token"), way: str = "use"):
+    then(use(token, way))
+
+if __name__ == "__main__":
+    steps()
+"""
+RING = """
+import keyrings.alt.file
+
+class Ring(keyrings.alt.file.PlaintextKeyring):
+    priority = 5
+"""
+
+
+@pytest.mark.parametrize("place", ["file", "keyring"])
+def test_a_secret_by_name_is_in_the_step_and_nowhere_else(
+    place: str, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = {"file": "keyring.backends.fail.Keyring", "keyring": "ring.Ring"}[place]
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    (rings / "ring.py").write_text(RING)
+    for name, text in (
+        ("PYTHON_KEYRING_BACKEND", backend),
+        ("PYTHONPATH", str(rings)),
+        ("XDG_DATA_HOME", str(tmp_path / "data")),
+        ("XDG_CONFIG_HOME", str(tmp_path / "config")),
+    ):
+        monkeypatch.setenv(name, text)
+    project.write({"named.py": NAMED, "own": f"{VALUE}\n"})
+    refused = project.run("named.py", code=3).stderr
+    assert "neither this machine has it" in refused and "stoker secret set hub --field token" in refused
+    ran = [
+        project.stoker("secret", "set", "hub", "--field", "user", "-", input="me-of-the-hub\n"),
+        project.stoker("secret", "set", "hub", "--field", "token", "-", input=VALUE),
+        project.stoker("secret", "set", "own", "--file", "own"),
+    ]
+    (project.folder / "own").unlink()
+    ran += [project.run("named.py"), project.run("named.py", "--way", "fail", code=1)]
+    ran += [project.run("named.py", "--debug", "--way", "fail", code=1)]
+    for one in ran[3:]:
+        assert "*** <secret hub>" in one.stdout + one.stderr
+        assert one.stderr.count("logged ***named:") == 1 and (one.stdout + one.stderr).count("own ***named:") == 1
+    assert "ValueError: bad ***named:" in ran[4].stderr
+    for command in (
+        ("show", "last", "--json"),
+        ("logs", "last", "use"),
+        ("plan", "named.py", "--json"),
+        ("plan", "named.py", "--render", "--explain"),
+        ("report", "last", "-o", "run.html"),
+        ("secret", "list"),
+        ("secret", "list", "--json"),
+    ):
+        ran.append(project.stoker(*command))
+    assert not [one.args for one in ran if VALUE in one.stdout + one.stderr]
+    assert written(tmp_path) == []
+    where = "the keyring" if place == "keyring" else f"{project.home}/secrets-{os.geteuid()}.json"
+    hub, own = json.loads(ran[-1].stdout)
+    assert (hub["name"], hub["fields"], hub["where"], own["fields"]) == ("hub", ["token", "user"], where, [])
+    kept = [*(tmp_path / "data").rglob("*.cfg"), *project.home.glob("secrets-*.json")]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [*kept, *(tmp_path / "config").rglob("secret.key")])
+    for name in ("hub", "own"):
+        project.stoker("secret", "rm", name, "--yes")
+    assert "no secrets are kept here" in project.stoker("secret", "list").stderr
+    assert not any("hub" in path.read_text() for path in kept)

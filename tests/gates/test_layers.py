@@ -29,6 +29,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "amdsmi": ("stoker.vendors.amd",),
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.plan", "stoker.store"),
+    "cryptography": ("stoker.client.namedsecrets",),  # Fernet: no encryption of our own
     "docker": ("stoker.backends.docker.engines",),
     "fsspec": (
         "stoker.store",
@@ -38,7 +39,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     ),
     "jax": ("stoker.launchers.jax",),
     "jinja2": ("stoker.ui",),
-    "keyring": ("stoker.worker.secrets",),  # where the driver reads a password
+    "keyring": ("stoker.worker.secrets", "stoker.client.namedsecrets"),  # where the driver reads a password
     "libcst": ("stoker.migrate",),
     "markdown_it": ("stoker.report.cards",),
     "numpy": ("stoker.store", "stoker.plan"),

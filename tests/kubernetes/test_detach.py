@@ -80,7 +80,7 @@ PROGRAM = """
 
     @pipeline
     def planned(folder: str):
-        lasting(first(folder, Secret.env("A_WORD")), folder)
+        lasting(first(folder, Secret.named("a-word")), folder)
 """
 
 
@@ -90,7 +90,12 @@ class Detached:
     def __init__(self, client: Any, project: Any, cluster: LocalCluster, folder: Path, name: str) -> None:
         self.client, self.project, self.cluster, self.folder = client, project, cluster, folder
         done = project.stoker(
-            "run", f"train.py:{name}", "--detach", "--folder", str(folder), env={"A_WORD": "a long secret word"}
+            "run",
+            f"train.py:{name}",
+            "--detach",
+            "--folder",
+            str(folder),
+            env={"STOKER_SECRET_A_WORD": "a long secret word"},
         )
         self.id = done.stdout.strip()
         assert f"goes on by itself: the Job default/stoker-driver-{self.id}" in done.stderr
@@ -167,7 +172,13 @@ def test_a_driver_outlives_its_process_and_its_pod(
     monkeypatch.chdir(project.folder)
     cluster.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "driver"}})
     lacking = project.stoker(
-        "run", "train.py:planned", "--detach", "--folder", str(tmp_path), code=2, env={"A_WORD": "12345678"}
+        "run",
+        "train.py:planned",
+        "--detach",
+        "--folder",
+        str(tmp_path),
+        code=2,
+        env={"STOKER_SECRET_A_WORD": "12345678"},
     )
     assert "as the service account 'driver' of the namespace 'default', which may not create, get" in lacking.stderr
     assert project.stoker("runs", "--json").stdout.strip() == "[]" and not names(cluster, "secrets")

@@ -61,6 +61,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("stoker.cli.doctor:explain", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
     "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
+    "secret": ("stoker.cli.secret:command", "keep values by name that are written down nowhere else"),
     "store": ("stoker.cli.store:store", "check the store: read every artifact, and set damaged ones aside"),
     "gc": ("stoker.cli.store:gc", "remove old runs and what nothing needs any more"),
 }

@@ -375,6 +375,7 @@ def stack_document(stack: stacks.Stack, *, current: str) -> dict[str, Any]:
         "container_registry": stack.container_registry.uri if stack.container_registry is not None else None,
         "image_builder": stack.image_builder.flavor if stack.image_builder is not None else None,
         "reconnect": stack.reconnect,
+        "secrets": stacks.table_of(stack)[0].get("secrets"),
         "shared": stack.shared,
         "defined": str(stack.path) if stack.path is not None else "built in",
     }

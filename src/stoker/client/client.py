@@ -6,7 +6,7 @@ import os
 import time
 from datetime import datetime, timedelta
 from itertools import count, islice
-from typing import Any, Final, Iterable, Iterator, Mapping, overload
+from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping, overload
 
 import attrs
 
@@ -22,6 +22,11 @@ from stoker.core.units import duration
 from stoker.core.values import lazy_pattern
 from stoker.store.records import RunFilter
 from stoker.store.store import Store, open_store
+from stoker.worker.context import context
+from stoker.worker.secrets import READ, SHORTEST, StepSecrets
+
+if TYPE_CHECKING:
+    from stoker.client.namedsecrets import SecretValues
 
 LATEST: Final = ("latest", "last")
 """Names of the newest run. Ids have no letter l, so that none of them begins like these."""
@@ -187,6 +192,20 @@ class Client:
             listed = ", ".join(name[:16] for name in digests[:5]) + (", …" if len(digests) > 5 else "")
             raise NotFound(f"'{digest}' begins several digests: {listed}", fix="write more of the digest")
         return Output(self.store, self.store.records.lineage(digests[0])[0])
+
+    def secret(self, name: str) -> SecretValues:
+        """The value or the fields of a secret by name, read in this process; see `stoker secret set`.
+
+        What a step reads so is masked in its output from then on.
+        """
+        from stoker.client.namedsecrets import NamedSecrets  # which few programs need
+
+        values = NamedSecrets(stacks.load(self._stack)).values(name)
+        if context:
+            StepSecrets.current = StepSecrets.current or StepSecrets()
+            StepSecrets.current.add(values.by_reference)
+        READ.update((value, text) for text, value in values.by_reference.items() if len(value) >= SHORTEST)
+        return values
 
     def delete(self, run: Run | str) -> None:
         """Remove a run with its steps, logs, checkpoints and entries of the cache; a `Run` that is gone is fine.

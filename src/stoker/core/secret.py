@@ -11,7 +11,7 @@ from stoker.core.values import frozen, lazy_pattern
 PREFIX: Final = "secret:"
 """How the text of a reference begins."""
 _REFERENCE: Final = lazy_pattern(r"secret:(?P<kind>[a-z][a-z0-9_-]*):(?P<name>[^\s#]+)(?:#(?P<version>[\w.-]+))?")
-_KINDS: Final = "secret:env:NAME, secret:file:PATH or secret:keyring:SERVICE/USER"
+_KINDS: Final = "secret:env:NAME, secret:file:PATH, secret:keyring:SERVICE/USER or secret:named:NAME"
 
 
 @frozen(repr=False)
@@ -23,9 +23,9 @@ class Secret:
     """
 
     kind: str
-    """Where the value is: "env", "file", "keyring", or a kind of another distribution."""
+    """Where the value is: "named", "env", "file", "keyring", or a kind of another distribution."""
     name: str
-    """Which one it is there: the name of a variable, a path, "service/user"."""
+    """Which one it is there: "name" or "name.field", the name of a variable, a path, "service/user"."""
     version: str = ""
     """A word of your own that the cache key contains: change it when the value has changed and results depend on it."""
 
@@ -35,6 +35,11 @@ class Secret:
                 f"{self.reference!r} is no reference to a secret: names have no spaces and no '#'",
                 fix=f"write {_KINDS}",
             )
+
+    @classmethod
+    def named(cls, name: str, field: str = "", *, version: str = "") -> Secret:
+        """The value, or one field, that `stoker secret set NAME` keeps."""
+        return cls("named", f"{name}.{field}" if field else name, version)
 
     @classmethod
     def env(cls, name: str, *, version: str = "") -> Secret:

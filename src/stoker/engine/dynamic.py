@@ -105,7 +105,7 @@ class DynamicBody:
         """Plan a node and add it to the run; refused at once where its backend would refuse it."""
         runner = self._running()
         step = self._planner.step_plan(node)
-        findings = list(backend_findings([step], self._backends))
+        findings = list(backend_findings([step], self._backends, self._planner.secrets))
         errors = checks.errors(findings)
         if errors:
             raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)

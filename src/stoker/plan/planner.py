@@ -33,6 +33,7 @@ from stoker.core.errors import (
     PreflightError,
     SerializationError,
     SettingsError,
+    StokerError,
     UsageError,
     nearest,
 )
@@ -43,7 +44,7 @@ from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
 from stoker.core.protocol import FunctionSource
 from stoker.core.registry import ArtifactRef, Model, names_label
-from stoker.core.secret import PREFIX, looks_secret
+from stoker.core.secret import PREFIX, Secret, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.values import frozen
 from stoker.core.words import count_text
@@ -57,7 +58,7 @@ from stoker.stacks import ORCHESTRATOR, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.registry import Names
-from stoker.worker import secrets
+from stoker.worker.secrets import READ, SHORTEST, SecretReader, references
 
 LATE_STEPS: Final = "STK299"
 USUAL: Final = "STK192"
@@ -88,8 +89,10 @@ class Planner:
         overrides: Overrides | None = None,
         recorded: Mapping[str, Mapping[str, Any]] | None = None,
         registry: Names | None = None,
+        secrets: SecretReader | None = None,
     ) -> None:
         self._stack = stack
+        self.secrets = secrets or SecretReader()
         self.blobs = blobs
         self._registry = registry
         self._references: dict[ArtifactRef, dict[str, Any]] = {}
@@ -320,7 +323,7 @@ def plan(
         dynamic=graph.dynamic,
         model=graph.model,
         model_version=None if graph.model is None else planner.model_version(graph.model),
-        findings=tuple(backend_findings(steps, backends)),
+        findings=tuple(backend_findings(steps, backends, planner.secrets)),
     )
 
 
@@ -391,12 +394,15 @@ def growth_findings(
             yield Finding(code=LATE_STEPS, level="error", where=plan.where, what=what, why=why, fix=fix)
 
 
-def backend_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
-    """The backends' findings about steps; steps with the same settings are checked once."""
+def backend_findings(
+    steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend], secrets: SecretReader | None = None
+) -> Iterable[Finding]:
+    """The backends' findings about steps; steps with the same settings are checked once. Without a reader of secrets,
+    those of the steps have been checked before."""
     checked: set[tuple[str, str, int]] = set()
     for step in steps:
-        if step.inputs or step.settings.environment:
-            yield from step_findings(step, backends[step.backend])
+        if secrets is not None and (step.inputs or step.settings.environment):
+            yield from step_findings(step, backends[step.backend], secrets)
         key = (step.name, step.backend, id(step.settings))
         if key in checked:
             continue
@@ -590,15 +596,15 @@ MISSING: Final = "STK194"
 IN_THE_OPEN: Final = "STK195"
 
 
-def step_findings(step: StepPlan, backend: RunningBackend) -> Iterator[Finding]:
+def step_findings(step: StepPlan, backend: RunningBackend, secrets: SecretReader) -> Iterator[Finding]:
     """What is wrong with the secrets of a step."""
     environment = step.settings.environment
     inputs = {name: tree for name, tree in step.inputs.items() if "step" not in tree}
     if not environment and not inputs:
         return
-    wanted = secrets.references(environment, inputs)
+    wanted = references(environment, inputs)
     if wanted:
-        yield from _missing(wanted, reporter_of(step))
+        yield from _missing(wanted, secrets, reporter_of(step))
     if wanted and capability(backend, KeepsSecrets) is None:
         yield reporter_of(step).error(
             MISSING,
@@ -607,31 +613,35 @@ def step_findings(step: StepPlan, backend: RunningBackend) -> Iterator[Finding]:
             "run it on another backend, or let the step read the secret where it runs",
         )
     for name, text in environment.items():
-        if looks_secret(name, text):
-            yield _in_the_open(reporter_of(step), f"the environment variable {name}", f'"{PREFIX}env:{name}"')
+        if text in READ or looks_secret(name, text):
+            spelled = READ.get(text, f"{PREFIX}env:{name}")
+            yield _in_the_open(reporter_of(step), f"the environment variable {name}", f'"{spelled}"')
     for name, tree in inputs.items():
-        if looks_secret(name, _text(tree)):
-            yield _in_the_open(reporter_of(step), f"the input '{name}'", f'Secret.env("{name.upper()}")')
+        if (value := _text(tree)) in READ or looks_secret(name, value):
+            spelled = f'Secret.parse("{READ[value]}")' if value in READ else f'Secret.env("{name.upper()}")'
+            yield _in_the_open(reporter_of(step), f"the input '{name}'", spelled)
 
 
-def parameter_findings(parameters: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def parameter_findings(parameters: Mapping[str, Any], where: str, secrets: SecretReader) -> Iterator[Finding]:
     """What is wrong with the secrets among the parameters of a pipeline or a flow, as wires."""
     report = Reporter(where=where, step="")
     trees = {name: {"value": wire} for name, wire in parameters.items()}
-    yield from _missing(secrets.references({}, trees), report)
+    yield from _missing(references({}, trees), secrets, report)
     for name, tree in trees.items():
-        if looks_secret(name, _text(tree)):
-            spelled = f"--{name} {PREFIX}env:{name.replace('-', '_').upper()}"
+        if (value := _text(tree)) in READ or looks_secret(name, value):
+            spelled = f"--{name} {READ.get(value, PREFIX + 'env:' + name.replace('-', '_').upper())}"
             yield _in_the_open(report, f"the parameter '{name}'", spelled)
 
 
-def _missing(wanted: set[str], report: Reporter) -> Iterator[Finding]:
+def _missing(wanted: set[str], secrets: SecretReader, report: Reporter) -> Iterator[Finding]:
     for reference in sorted(wanted):
-        problem = secrets.problem_of(reference)
-        if problem is not None:
+        try:
+            length = len(secrets.read(Secret.parse(reference)))
+        except StokerError as problem:
             yield report.error(MISSING, problem.message, fix=problem.fix)
-        elif secrets.length_of(reference) < secrets.SHORTEST:
-            what = f"the value of {reference} is shorter than {secrets.SHORTEST} characters: output is not masked"
+            continue
+        if length < SHORTEST:
+            what = f"the value of {reference} is shorter than {SHORTEST} characters: output is not masked"
             yield report.warning(IN_THE_OPEN, what, "it may be a common word, which would be masked everywhere")
 
 

@@ -36,6 +36,7 @@ from stoker.core.findings import Finding
 from stoker.core.plan import Code, StepPlan, reporter_of
 from stoker.core.protocol import FunctionSource
 from stoker.core.questions import NoAnswer, Questions
+from stoker.core.secret import Secret
 from stoker.core.units import value_or
 from stoker.core.usercode import is_installed
 from stoker.core.words import time_text
@@ -43,7 +44,7 @@ from stoker.images import context
 from stoker.images.context import IGNORE_FILE, LARGE, CodePackage
 from stoker.images.wheel import worker_bundle
 from stoker.store.blobs import Blobs
-from stoker.worker import secrets
+from stoker.worker.secrets import read
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
@@ -114,7 +115,7 @@ class Builder:
     install.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a session hands over
         self,
         *,
         hosts: Mapping[str, str],
@@ -123,11 +124,13 @@ class Builder:
         far: Collection[str] = (),
         pushing: Mapping[str, Puller | None] | None = None,
         registry: ContainerRegistry | None = None,
+        read_secret: Callable[[Secret], str] = read,
         builder: BuilderChoice | None = None,
         locking: Callable[[], Locking],
     ) -> None:
         self.hosts = hosts
         self.registry = registry
+        self._read_secret = read_secret
         self._far = far
         self._pushing = pushing or {}
         self._builder = builder
@@ -268,7 +271,7 @@ class Builder:
                 self._engines[place.engine] = answering
         local_engine = self._engines.get(place.engine)
         login = self.registry if place.push else None
-        with logged_in(login, local_engine.environ if local_engine is not None else base, secrets.read) as environ:
+        with logged_in(login, local_engine.environ if local_engine is not None else base, self._read_secret) as environ:
             yield (local_engine.with_environ(environ) if local_engine is not None else None), environ
 
     def registry_findings(self, steps: Iterable[StepPlan], questions: Questions) -> Iterator[Finding]:

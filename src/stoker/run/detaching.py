@@ -372,6 +372,7 @@ def _start_driver(
                     code=session.code,
                     stack=toml_text(session.stack.name, table),
                     variables=variables,
+                    read_secret=session.secrets.read,
                 )
             )
             return {DRIVER_PLACE: job.place, **({DRIVER_OUTPUT: job.output} if job.output else {})}

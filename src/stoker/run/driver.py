@@ -112,6 +112,7 @@ def _plan_program(
         overrides=overrides,
         recorded=recorded,
         registry=session.store.registry,
+        secrets=session.secrets,
     )
     checkers = session.backends((), settings)
     session.questions.begin()
@@ -136,7 +137,7 @@ def _plan_program(
     plan = attrs.evolve(program.complete_plan(plan), program=program.document())
     if plan.steps:
         check_names(overrides, plan.steps)
-    parameters = parameter_findings(plan.parameters, plan.where)
+    parameters = parameter_findings(plan.parameters, plan.where, session.secrets)
     lookups = list(lookup_findings(plan.steps))
     if program.dynamic and not plan.steps:
         lookups += planner.body_findings(program.function, plan.pipeline, plan.where)
@@ -401,7 +402,8 @@ def findings_again(session: Session, steps: Sequence[StepPlan], settings: Pipeli
     """What the stack's backends say of steps now."""
     backends = session.backends((), settings)
     try:
-        return (*backend_findings(steps, backends), *placement_findings(steps, backends, session.ask_backend))
+        mine = backend_findings(steps, backends, session.secrets)
+        return (*mine, *placement_findings(steps, backends, session.ask_backend))
     finally:
         for backend in set(backends.values()):
             backend.close()
@@ -445,6 +447,7 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
         layers=graph.layers,
         overrides=session.overrides(),
         registry=session.store.registry,
+        secrets=session.secrets,
     )
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     plan = attrs.evolve(plan, program=program.document())
@@ -556,6 +559,7 @@ class Drive:
                     anew=repeated,
                     max_parallel=self._settings.max_parallel,
                     hooks=self._plan.hooks,
+                    secrets=self._session.secrets,
                 ),
             )
             # Which of a dynamic plan's steps will be reached, and how often, nobody knows yet.

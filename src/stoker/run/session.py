@@ -34,6 +34,7 @@ from stoker.store.store import Store, open_store
 from stoker.store.writer import RunWriter
 from stoker.vendors.table import SIMULATE
 from stoker.worker.processes import this_process
+from stoker.worker.secrets import SecretKind, SecretReader
 
 if TYPE_CHECKING:
     from stoker.core.devices import Devices
@@ -67,6 +68,8 @@ class Session:
         self.stack = stacks.load(request.stack or (stack_names[-1] if stack_names else None) or stack)
         overrides = self.overrides()
         self.add_parts((*overrides.every, *(layer for layers in overrides.steps.values() for layer in layers)))
+        self.secrets = SecretReader(self._secret_kinds)
+        """Reads what secrets of this stack are, once for plan and run."""
         self.store: Store = open_store(
             self.stack.database, self.stack.artifact_store, str(self.stack.home), shared=self.stack.shared
         )
@@ -105,6 +108,11 @@ class Session:
                 from stoker.client.leftjobs import remember_part  # few runs have such parts
 
                 remember_part(str(self.stack.home), part.flavor, settings.backend.get(name, part.options))
+
+    def _secret_kinds(self) -> Mapping[str, SecretKind]:
+        from stoker.client.namedsecrets import kinds_of  # few runs have secrets
+
+        return kinds_of(self.stack)
 
     def writer(self, run: str, token: str, report: Callable[[str], None]) -> RunWriter:
         """What writes the rows of a run that this session drives."""
@@ -197,6 +205,7 @@ class Session:
             far=far,
             pushing=pushing,
             registry=self.stack.container_registry,
+            read_secret=self.secrets.read,
             builder=self.stack.image_builder,
             locking=self.locking,
         )

@@ -1,7 +1,7 @@
 """Reads the values of secrets, and masks them in what steps write.
 
-The process that drives a run reads them when a job is dispatched; they travel with the job (`WorkerJob.secrets`), and
-the worker puts them into the step's environment and arguments. Nothing here is written to a file.
+The process that drives a run reads each once, for its plan; they travel with the job (`WorkerJob.secrets`), and the
+worker puts them into the step's environment and arguments. Nothing here is written to a file.
 
 Where a platform's own storage can be read by others, a job's secrets travel in two halves. Their values are combined
 with random bytes of the same length by exclusive or. The random half travels in the job's document, the other one lies
@@ -13,15 +13,18 @@ key-value store needs the artifact store as well.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
+import sys
+from functools import cache
+from typing import Any, Callable, ClassVar, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
 from stoker.core.codec import parse_object
-from stoker.core.errors import MissingPackage, StokerError, StoreError, UsageError
+from stoker.core.errors import MissingPackage, StoreError, UsageError
 from stoker.core.plugins import Registry
 from stoker.core.protocol import SealedSecrets, StepError, StepResult
 from stoker.core.secret import Secret, is_reference
@@ -33,6 +36,10 @@ BROUGHT: Final = "STOKER_SECRET_VALUES"
 """The variable with values that were read on another machine, as JSON by their references: a driver in a pod has it."""
 SHORTEST: Final = 8
 """Characters of the shortest value that is masked: a shorter one may be a common word of the output."""
+
+
+READ: Final[dict[str, str]] = {}
+"""Values, of those that are masked, which the user's code in this process has read by name → their references."""
 
 
 class SecretMissing(UsageError):
@@ -95,13 +102,13 @@ KINDS: Final[Registry[SecretKind]] = Registry(
 )
 
 
-def read(secret: Secret) -> str:
-    """The value of a secret in this process.
+def read(secret: Secret, kinds: Mapping[str, SecretKind] | None = None) -> str:
+    """The value of a secret in this process; `kinds` are those of a stack, by their names.
 
     Raises `SecretMissing` where there is none, `MissingPackage` where its kind needs a package, `UsageError` for a kind
     that does not exist.
     """
-    kind = KINDS.load(secret.kind)
+    kind = (kinds or {}).get(secret.kind) or KINDS.load(secret.kind)
     brought: Mapping[str, str] = json.loads(os.environ.get(BROUGHT) or "{}")
     value = brought.get(secret.reference) or kind.read(secret.name)
     if not value:
@@ -227,6 +234,45 @@ class MaskedStream:
         return getattr(self._stream, name)
 
 
+@contextlib.contextmanager
+def masked_output(values: Mapping[str, str]) -> Iterator[None]:
+    """Mask secrets in what is written to `sys.stdout` and `sys.stderr`, also by a debugger."""
+    if not values:
+        yield
+        return
+    masker = Masker(values)
+    before = sys.stdout, sys.stderr
+    masked = MaskedStream(sys.stdout, masker), MaskedStream(sys.stderr, masker)
+    sys.stdout, sys.stderr = masked
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in masked:
+            stream.end()
+
+
+class StepSecrets:
+    """What the step of this process reads of secrets by itself, by reference: masked in what it writes from then on."""
+
+    current: ClassVar[StepSecrets | None] = None
+    """None where it has read none."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self._outputs = contextlib.ExitStack()
+
+    def add(self, values: Mapping[str, str]) -> None:
+        """Mask these values from now on."""
+        if not values.items() <= self.values.items():
+            self.values.update(values)
+            self._outputs.enter_context(masked_output(values))
+
+    def close(self) -> None:
+        """Write what still waits, and mask no more."""
+        self._outputs.close()
+
+
 def _whole_end(text: str, forms: Sequence[str]) -> int:
     """The end of the text without the longest part that begins a form, or a form that this part would cut."""
     longest = max(map(len, forms), default=0)
@@ -261,39 +307,26 @@ def _forms(value: str) -> Iterator[str]:
 
 
 class SecretReader:
-    """The secrets of one run in the process that drives it: each value is read once, and masked from then on."""
+    """The secrets of one run in the process that drives it: each value is read once, and masked from then on.
 
-    def __init__(self) -> None:
+    `kinds` gives those that the run's stack has beside the registered ones, by their names.
+    """
+
+    def __init__(self, kinds: Callable[[], Mapping[str, SecretKind]] = dict) -> None:
+        self._kinds = cache(kinds)
         self._values: dict[str, str] = {}
         self.masker: Masker | None = None
 
+    def read(self, secret: Secret) -> str:
+        """The value of a secret; see `read` of this module for what is raised."""
+        if secret.reference not in self._values:
+            self._values[secret.reference] = read(secret, self._kinds())
+            self.masker = Masker(self._values)
+        return self._values[secret.reference]
+
     def values_of(self, environment: Mapping[str, str], trees: Mapping[str, Any]) -> dict[str, str]:
         """The values of the secrets that a job refers to, by reference; see `read` for what is raised."""
-        wanted = references(environment, trees)
-        if not wanted:
-            return {}
-        unread = wanted - self._values.keys()
-        if unread:
-            self._values.update({reference: read(Secret.parse(reference)) for reference in sorted(unread)})
-            self.masker = Masker(self._values)
-        return {reference: self._values[reference] for reference in wanted}
-
-
-def problem_of(reference: str) -> StokerError | None:
-    """Why a secret cannot be read here; None where it can."""
-    try:
-        read(Secret.parse(reference))
-    except StokerError as error:
-        return error
-    return None
-
-
-def length_of(reference: str) -> int:
-    """The number of characters of a secret's value; 0 where it cannot be read."""
-    try:
-        return len(read(Secret.parse(reference)))
-    except StokerError:
-        return 0
+        return {text: self.read(Secret.parse(text)) for text in sorted(references(environment, trees))}
 
 
 BLOCK: Final = 256

@@ -38,7 +38,7 @@ from stoker.store.previewing import with_preview
 from stoker.worker import beside, failure, modules
 from stoker.worker.context import document_of, enter
 from stoker.worker.notice import Notice, Terminated
-from stoker.worker.secrets import Masker, revealed
+from stoker.worker.secrets import Masker, StepSecrets, revealed
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -190,7 +190,13 @@ class Worker:
             enter(document_of(job, self._checkpoints, self._metrics, self.blobs.uri), notice=self._notice),
             _tracking(step.track),
         ):
-            return self._call(function, job, step)
+            try:
+                result = self._call(function, job, step)
+            finally:
+                read, StepSecrets.current = StepSecrets.current, None
+                if read is not None:
+                    read.close()
+        return result if read is None else Masker(read.values).result(result)
 
     def _call(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:
         """Call the function; what it computed from inputs that turn out to be damaged is discarded."""
@@ -248,7 +254,8 @@ class Worker:
         """The result of a job that an exception ended; what is too long for the result is stored as a blob."""
 
         def keep(text: str) -> str:
-            text = Masker(job.secrets).text(text) if job.secrets else text
+            known = {**job.secrets, **(StepSecrets.current.values if StepSecrets.current else {})}
+            text = Masker(known).text(text) if known else text
             try:
                 return self.blobs.put(text.encode("utf-8", "backslashreplace"))
             except (StokerError, OSError):

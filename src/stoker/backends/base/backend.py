@@ -29,7 +29,9 @@ import attrs
 
 from stoker.core.findings import Check
 from stoker.core.plugins import resolve
+from stoker.core.secret import Secret
 from stoker.core.values import IdentityKey, frozen
+from stoker.worker.secrets import read
 
 if TYPE_CHECKING:
     from stoker.backends.base.beside import Beside, RunningAttempt
@@ -170,6 +172,8 @@ class DriverStart:
     """A stoker.toml with the run's stack, complete but for the `variables` in it."""
     variables: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """Values of the variables of the environment that it names."""
+    read_secret: Callable[[Secret], str] = read
+    """Reads the values of secrets on this machine."""
 
     @property
     def argv(self) -> list[str]:

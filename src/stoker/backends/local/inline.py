@@ -36,7 +36,7 @@ from stoker.core.wire import Wakeup
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker.metricfiles import MetricFiles
 from stoker.worker.processes import MARK, mark_of
-from stoker.worker.secrets import MaskedStream, Masker
+from stoker.worker.secrets import masked_output
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -160,7 +160,7 @@ class InlineBackend:
         try:
             visibility = NO_DEVICES if lease is None else _visibility(lease)
             environment = {**job.step.settings.environment, **visibility, MARK: f"{mark_of(os.getpid())}-debug"}
-            with _monitored(lease), _environment_set(environment), _masked(message.secrets):
+            with _monitored(lease), _environment_set(environment), masked_output(message.secrets):
                 result = self._execute(message, step_task(job.step))
         finally:
             if self._leasing is not None:
@@ -204,24 +204,6 @@ def _environment_set(environment: Mapping[str, str]) -> Iterator[None]:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _masked(secrets: Mapping[str, str]) -> Iterator[None]:
-    """Mask a step's secrets in what is written to `sys.stdout` and `sys.stderr`, also by a debugger."""
-    if not secrets:
-        yield
-        return
-    masker = Masker(secrets)
-    before = sys.stdout, sys.stderr
-    masked = MaskedStream(sys.stdout, masker), MaskedStream(sys.stderr, masker)
-    sys.stdout, sys.stderr = masked
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
-        for stream in masked:
-            stream.end()
 
 
 @contextlib.contextmanager

@@ -322,7 +322,7 @@ def _document(options: Mapping[str, Any], start: DriverStart, place: str) -> dic
         **({} if shares else {SENDS_LOGS: "1"}),
     }
     references = dict.fromkeys((*facts.secrets, *_REFERENCE.findall(start.stack)))
-    values = {reference: secrets.read(Secret.parse(reference)) for reference in references}
+    values = {reference: start.read_secret(Secret.parse(reference)) for reference in references}
     if values:
         environment[secrets.BROUGHT] = json.dumps(values)
     reader = _READERS.get(facts.artifacts.partition("://")[0])
