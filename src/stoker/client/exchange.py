@@ -77,8 +77,9 @@ def export_model(store: Store, version: ModelVersion, path: Path) -> int:
 def import_model(store: Store, path: Path, *, name: str = "") -> ModelVersion:
     """Take a version of a model from a file; it is the next version of its name here, with the file's artifacts.
 
-    The metrics of the runs that made it are its metadata here. An artifact whose name has its value here already stays the version that it is. Raises `UsageError` for another
-    file, and `StoreError` for one whose bytes do not have their digests; nothing is registered then.
+    The metrics of the runs that made it are its metadata here. An artifact whose name has its value here already stays
+    the version that it is. Raises `UsageError` for another file, and `StoreError` for one whose bytes do not have their
+    digests; nothing is registered then.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -90,24 +91,30 @@ def import_model(store: Store, path: Path, *, name: str = "") -> ModelVersion:
         raise NotFound(f"there is no file {path}", fix="stoker models export NAME@VERSION FILE writes one") from None
     except (zipfile.BadZipFile, OSError) as error:
         raise UsageError(f"{path} is no exported model: {error}", fix="export it again") from error
+    try:
+        return _registered(store, manifest, name)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UsageError(f"{path} is no exported model: {error!r} in {_MANIFEST}", fix="export it again") from error
+
+
+def _registered(store: Store, manifest: Mapping[str, Any], name: str) -> ModelVersion:
     model = manifest["model"]
+    given = Model(
+        name or model["name"],
+        description=model["description"],
+        tags=model["tags"],
+        metadata={
+            **model["metrics"],
+            **model["metadata"],
+            "imported.from": f"{model['name']}@{model['version']} by {model['author']}",
+        },
+    )
     for run in manifest["runs"]:
         store.records.add_run_rows(run)
-    version = store.registry.create_model(
-        Model(
-            name or model["name"],
-            description=model["description"],
-            tags=model["tags"],
-            metadata={
-                **model["metrics"],
-                **model["metadata"],
-                "imported.from": f"{model['name']}@{model['version']} by {model['author']}",
-            },
-        )
-    )
-    for part in manifest["artifacts"]:
-        row = _artifact(store, part)
-        store.registry.link(version.name, version.version, row.name, row.version)
+    parts = [_artifact(store, part) for part in manifest["artifacts"]]
+    version = store.registry.create_model(given)
+    for part in parts:
+        store.registry.link(version.name, version.version, part.name, part.version)
     for run in manifest["runs"]:
         store.registry.note_run(version.name, version.version, run["runs"][0]["id"])
     return ModelVersion(store, version)
