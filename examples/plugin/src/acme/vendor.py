@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from stoker.core.accelerators import Model
+from stoker.core.accelerators import ChipModel
 from stoker.core.devices import Device, Inventory
 from stoker.vendors.base import GateRequest, GateResult, Simulation, Vendor
 
@@ -50,7 +50,7 @@ VENDOR = Vendor(
     name="acme",
     title="Acme",
     noun="anvil",
-    chips=(Model(name="Anvil", vendor="acme", memory=(MEMORY,)),),
+    chips=(ChipModel(name="Anvil", vendor="acme", memory=(MEMORY,)),),
     probe=probe,
     visibility=visibility,
     prove=prove,
