@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any, Final, Iterator, Mapping, Sequence
 
@@ -15,24 +13,11 @@ from stoker.cli.output import json_option, paint, print_json, stack_option, tabl
 from stoker.cli.runs import artifacts_command, preview_lines
 from stoker.client import ArtifactVersion, Client, ModelVersion
 from stoker.client.exchange import export_model, import_model
-from stoker.core.errors import NotFound, StoreError, UsageError
-from stoker.core.registry import ARTIFACT, LATEST, MODEL, parse_reference
+from stoker.core.errors import NotFound, UsageError
+from stoker.core.registry import LATEST, MODEL, parse_reference
 from stoker.core.words import memory_text, number_text
 from stoker.report.streams import echo, say
 
-SUFFIXES: Final[Mapping[str, str]] = {
-    "json": ".json",
-    "str": ".txt",
-    "bytes": ".bin",
-    "numpy": ".npy",
-    "torch": ".pt",
-    "pandas": ".parquet",
-    "polars": ".parquet",
-    "pyarrow": ".arrow",
-    "pickle": ".pkl",
-    "cloudpickle": ".pkl",
-}
-"""Serializer → the ending of a file with what it writes."""
 _SHOWN: Final = 20
 """Versions, users and promotions that `show` prints."""
 
@@ -280,55 +265,6 @@ def import_command(*, file: Path, name: str, client: Client) -> None:
     """Take a version of a model from a file; it becomes the next version of its name here, in no stage."""
     one = import_model(client.store, file, name=name)
     say(f"{one.name}@{one.version}: {', '.join(one.artifacts) or 'no artifacts'}")
-
-
-def pull_named(client: Client, which: str, folder: Path, *, force: bool) -> list[Path]:
-    """Write a version of an artifact, or the artifacts of a version of a model, into a folder; the paths.
-
-    A file keeps its name and a folder its layout, as an artifact's of its own: an artifact's folder becomes `folder`
-    itself, and in a model's each artifact has its name. Other values are written as they are stored. `stoker.json`
-    says what they are. Raises `UsageError` where something is in the way, unless `force`.
-    """
-    if which.startswith(MODEL):
-        model = _model(client, which.removeprefix(MODEL))
-        parts = [(part, folder / _folder_of(part.name)) for part in model.artifacts.values()]
-        document: dict[str, Any] = {**model.as_dict(), "parts": [part.as_dict() for part, _ in parts]}
-    else:
-        one = _artifact(client, which.removeprefix(ARTIFACT))
-        parts, document = [(one, folder)], one.as_dict()
-    taken = [entry for _, target in parts if target.is_dir() for entry in target.iterdir()]
-    if taken and not force:
-        raise UsageError(f"{taken[0]} is in the way", fix="choose an empty folder, or --force to write over it")
-    try:
-        written = [_write(part, target) for part, target in parts]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "stoker.json").write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}", fix="choose another folder") from error
-    return written
-
-
-def _write(part: ArtifactVersion, target: Path) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
-    if part.serializer == "path":
-        source = Path(part.load())
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
-            return target
-        shutil.copy2(source, target / source.name)
-        return target / source.name
-    file = target / f"{_folder_of(part.name).name}{SUFFIXES.get(part.serializer, '.bin')}"
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    with part.open() as stored, partial.open("wb") as copy:
-        shutil.copyfileobj(stored, copy)
-    os.replace(partial, file)
-    return file
-
-
-def _folder_of(name: str) -> Path:
-    """A name as a path below a folder: what would lead out of it is replaced."""
-    parts = ["_" if part in ("", ".", "..") else part for part in name.replace("\\", "/").split("/")]
-    return Path(*parts)
 
 
 def _artifact(client: Client, which: str) -> ArtifactVersion:

@@ -207,9 +207,9 @@ def pull_command(*, run_id: str, step: str | None, force: bool, client: Client, 
     artifacts of the model's version, into the folder: files and folders as they were, other values as they are stored.
     """
     if run_id.startswith((ARTIFACT, MODEL)):
-        from stoker.cli.names import pull_named
+        from stoker.client import exchange
 
-        written = pull_named(client, run_id, Path(step or "."), force=force)
+        written = exchange.pull(client, run_id, Path(step or "."), force=force)
         if as_json:
             print_json({"ok": True, "files": [str(path) for path in written]})
         else:

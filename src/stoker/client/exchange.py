@@ -1,9 +1,9 @@
-"""A version of a model as one file: its artifacts, what made them, and who promoted it, for another store.
+"""A version of a model elsewhere: in a folder for other tools, or as one file for another store.
 
-The file is a zip that anything unpacks: `stoker-model.json`, and below `blobs/` the bytes of the artifacts by their
-digests, not compressed. Runs come with their plans, steps, attempts, receipts and metrics; outputs that are not among
-the model's artifacts come as far as their values are small, so that a store that takes the file lacks nothing. Logs,
-checkpoints and code stay.
+The file has its artifacts, what made them, and who promoted it. It is a zip that anything unpacks:
+`stoker-model.json`, and below `blobs/` the bytes of the artifacts by their digests, not compressed. Runs come with
+their plans and what those need, steps, attempts, receipts and metrics; outputs that are not among the model's artifacts
+come as far as their values are small, so that a store that takes the file lacks nothing. Logs and checkpoints stay.
 """
 
 from __future__ import annotations
@@ -12,26 +12,88 @@ import json
 import os
 import shutil
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
 from stoker.client.names import ArtifactVersion, ModelVersion
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, StoreError, UsageError
-from stoker.core.registry import Model
+from stoker.core.registry import MODEL, Model, parse_reference
 from stoker.store import artifacts
 from stoker.store.check import blobs_of_plan
 from stoker.store.registry import ArtifactRow
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from stoker.client.client import Client
     from stoker.store.store import Store
 
+SUFFIXES: Final[Mapping[str, str]] = {
+    "json": ".json",
+    "str": ".txt",
+    "bytes": ".bin",
+    "numpy": ".npy",
+    "torch": ".pt",
+    "pandas": ".parquet",
+    "polars": ".parquet",
+    "pyarrow": ".arrow",
+    "pickle": ".pkl",
+    "cloudpickle": ".pkl",
+}
+"""Serializer → the ending of a file with what it writes."""
 VERSION: Final = 1
 _MANIFEST: Final = "stoker-model.json"
 _BLOBS: Final = "blobs/"
 _COPY: Final = 1 << 20
 """Bytes that are copied at a time."""
+
+
+def pull(client: Client, which: str, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write a version of an artifact, or the artifacts of a version of a model, into a folder; the paths.
+
+    A file keeps its name and a folder its layout, as an artifact's of its own: an artifact's folder becomes `folder`
+    itself, and in a model's each artifact has its name. Other values are written as they are stored. `stoker.json`
+    says what they are. Raises `UsageError` where something is in the way, unless `force`.
+    """
+    if which.startswith(MODEL):
+        model = client.model(*parse_reference(which, MODEL))
+        parts = [(part, folder / _folder_of(part.name)) for part in model.artifacts.values()]
+        document: dict[str, Any] = {**model.as_dict(), "parts": [part.as_dict() for part, _ in parts]}
+    else:
+        one = client.artifact(*parse_reference(which))
+        parts, document = [(one, folder)], one.as_dict()
+    taken = [entry for _, target in parts if target.is_dir() for entry in target.iterdir()]
+    if taken and not force:
+        raise UsageError(f"{taken[0]} is in the way", fix="choose an empty folder, or --force to write over it")
+    try:
+        written = [_write(part, target) for part, target in parts]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "stoker.json").write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error.strerror}", fix="choose another folder") from error
+    return written
+
+
+def _write(part: ArtifactVersion, target: Path) -> Path:
+    target.mkdir(parents=True, exist_ok=True)
+    if part.serializer == "path":
+        source = Path(part.load())
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
+            return target
+        shutil.copy2(source, target / source.name)
+        return target / source.name
+    file = target / f"{_folder_of(part.name).name}{SUFFIXES.get(part.serializer, '.bin')}"
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    with part.open() as stored, partial.open("wb") as copy:
+        shutil.copyfileobj(stored, copy)
+    os.replace(partial, file)
+    return file
+
+
+def _folder_of(name: str) -> Path:
+    """A name as a path below a folder: what would lead out of it is replaced."""
+    parts = ["_" if part in ("", ".", "..") else part for part in name.replace("\\", "/").split("/")]
+    return Path(*parts)
 
 
 def export_model(store: Store, version: ModelVersion, path: Path) -> int:
