@@ -17,8 +17,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 605,  # secrets by name: the command, their places, AWS Secrets Manager
-    "lines of code": 104_900,  # secrets by name, which ZenML has in its server
+    "modules": 577,
+    "lines of code": 104_700,
     "lines of tests": 111_330,
     "longest file": 870,
     "untyped mappings": 1_908,  # the document of secrets by name

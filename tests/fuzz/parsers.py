@@ -42,7 +42,7 @@ from stoker.core.receipt import Receipt, Track
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.flows.parameters import Config, JSONType, Parameter
 from stoker.images import dockerfile, reference, requirements
 from stoker.pipelines import params

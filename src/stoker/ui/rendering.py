@@ -22,7 +22,7 @@ from stoker.store.store import Store
 from stoker.ui.access import PageAccess
 
 if TYPE_CHECKING:
-    from stoker.report.machineuse import NodeWatch
+    from stoker.report.machine import NodeWatch
     from stoker.ui.actions import StartedCommands
     from stoker.ui.streams import Streams
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
 from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts
-from stoker.backends.base.beside import RunningAttempt, no_way
+from stoker.backends.base.backend import Backend, FlowDecorator, RunningAttempt, StackSetup, later, no_way, of_parts
 from stoker.core.findings import Check
 
 if TYPE_CHECKING:
