@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 577,
     "lines of code": 104_700,
-    "lines of tests": 111_330,
+    "lines of tests": 109_340,
     "longest file": 870,
     "untyped mappings": 1_908,  # the document of secrets by name
 }
