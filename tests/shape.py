@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 577,
+    "modules": 573,
     "lines of code": 104_700,
     "lines of tests": 109_340,
     "longest file": 870,

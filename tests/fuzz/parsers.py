@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from tests.fuzz.inputs import VALUES, documents, encoded, json_texts, texts
 
 from stoker import stacks
-from stoker.backends.base.output import Reader
+from stoker.backends.base.channel import Reader
 from stoker.backends.slurm import states, values
 from stoker.backends.slurm.cluster import parse_facts
 from stoker.cli import main as commands

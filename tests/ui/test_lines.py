@@ -19,7 +19,7 @@ from stoker.ui.streams import MOST_LINES, Streams, row_of
 
 
 @pytest.mark.parametrize(
-    ("text", "markup"),
+    ("text", "expected"),
     [
         ("a < b & c", "a &lt; b &amp; c"),
         ("\x1b[31mred\x1b[0m no", '<span class="ansi-red">red</span> no'),
@@ -33,8 +33,8 @@ from stoker.ui.streams import MOST_LINES, Streams, row_of
         ("\x1b[31", "[31"),
     ],
 )
-def test_escape_sequences_become_looks_or_nothing(text: str, markup: str) -> None:
-    assert markup.line(text).markup == markup
+def test_escape_sequences_become_looks_or_nothing(text: str, expected: str) -> None:
+    assert markup.line(text).markup == expected
 
 
 def test_a_search_sees_no_escape_sequences() -> None:

@@ -33,8 +33,7 @@ from stoker.core import receipt as words
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.values import frozen
 from stoker.core.words import count_text, memory_text, number_text, short, time_text
-from stoker.report.design import badge, notice
-from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, link, table
+from stoker.report.markup import NOTHING, Content, Html, badge, element, facts, joined, link, notice, table
 from stoker.report.receipts import DEVICE_ROWS, receipt_facts, round_maximum, scale_end
 from stoker.report.svg import COLUMNS, LOOKS, Band, Drawing, Line, chart, spark
 

@@ -15,8 +15,19 @@ from stoker.core.plan import LogLine
 from stoker.core.preview import Preview
 from stoker.core.words import bounded, memory_text, number_text, time_text
 from stoker.report import markup
-from stoker.report.design import badge, folded, notice, preformatted
-from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, table
+from stoker.report.markup import (
+    NOTHING,
+    Content,
+    Html,
+    badge,
+    element,
+    facts,
+    folded,
+    joined,
+    notice,
+    preformatted,
+    table,
+)
 from stoker.report.svg import Drawing, Line, chart, histogram
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
 from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.backend import Backend, FlowDecorator, RunningAttempt, StackSetup, later, no_way, of_parts
-from stoker.core.findings import Check
+from stoker.backends.base.backend import (
+    Backend,
+    FlowDecorator,
+    RunningAttempt,
+    StackSetup,
+    later,
+    no_way,
+    of_parts,
+    reach,
+)
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
@@ -35,15 +43,6 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
         fix="ask for it, BatchSettings(enable_execute_command=True), give the job's role the rights of ssmmessages, "
         "and call `aws ecs execute-command --interactive --command sh` with the task of `aws batch describe-jobs`",
     )
-
-
-def doctor() -> Iterator[Check]:
-    """Whether there is a login for AWS, which SageMaker uses, too."""
-    from stoker.backends.base.reaching import reach
-
-    files = ("~/.aws/credentials", "~/.aws/config")
-    variables = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
-    yield reach("aws", files=files, variables=variables)
 
 
 SETUP: Final = StackSetup(
@@ -79,7 +78,11 @@ BATCH: Final = Backend(
     ),
     puller=puller,
     parent_image=image_of_settings(BatchSettings),
-    doctor=doctor,
+    doctor=lambda: reach(
+        "aws",
+        files=("~/.aws/credentials", "~/.aws/config"),
+        variables=("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    ),
     probe=later("stoker.backends.aws_batch.outside:probe"),
     setup=SETUP,
     left_jobs=of_parts("stoker.backends.aws_batch.outside:left_jobs"),

@@ -580,6 +580,19 @@ def of_parts(target: str, *, folder: str = "") -> Callable[..., Any]:
     return found
 
 
+def reach(
+    name: str, *, commands: Iterable[str] = (), files: Iterable[str] = (), variables: Iterable[str] = ()
+) -> Sequence[Check]:
+    """A line of `stoker doctor`: which commands on the PATH, files and folders (with "~") and variables are there to
+    reach a platform with. No file is read, and no platform asked."""
+    import shutil
+
+    there = [path for command in commands if (path := shutil.which(command)) is not None]
+    there += [path for file in files if os.path.exists(path := os.path.expanduser(file))]
+    there += [variable for variable in variables if os.environ.get(variable)]
+    return [Check(name=name, found=", ".join(there) or "nothing to reach it with (optional)")]
+
+
 @frozen
 class NoSettings:
     """The settings of a backend that has none."""
