@@ -77,8 +77,9 @@ def export_model(store: Store, version: ModelVersion, path: Path) -> int:
 def import_model(store: Store, path: Path, *, name: str = "") -> ModelVersion:
     """Take a version of a model from a file; it is the next version of its name here, with the file's artifacts.
 
-    The metrics of the runs that made it are its metadata here. An artifact whose name has its value here already stays the version that it is. Raises `UsageError` for another
-    file, and `StoreError` for one whose bytes do not have their digests; nothing is registered then.
+    The metrics of the runs that made it are its metadata here. An artifact whose name has its value here already stays
+    the version that it is. Raises `UsageError` for another file, and `StoreError` for one whose bytes do not have their
+    digests; nothing is registered then.
     """
     try:
         with zipfile.ZipFile(path) as archive:

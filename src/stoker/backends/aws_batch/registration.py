@@ -69,7 +69,7 @@ BATCH: Final = Backend(
     settings=BatchSettings,
     open=later("stoker.backends.aws_batch.backend:BatchBackend", takes=2),
     sends_code=True,
-    unasked=("STK318",),  # of backends.aws_batch.account, which is imported when an account is asked
+    unasked=("STK318",),  # of backends.aws_batch.client, which is imported when an account is asked
     decorator=FlowDecorator(
         name="batch",
         title="AWS Batch",
