@@ -17,11 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 605,  # secrets by name: the command, their places, AWS Secrets Manager
-    "lines of code": 104_900,  # secrets by name, which ZenML has in its server
-    "lines of tests": 111_330,
+    "modules": 581,  # secrets, artifacts and models by name
+    "lines of code": 106_650,  # secrets, artifacts and models by name, which ZenML has in its server
+    "lines of tests": 109_520,
     "longest file": 870,
-    "untyped mappings": 1_908,  # the document of secrets by name
+    "untyped mappings": 1_952,  # the documents of secrets, artifacts and models by name
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

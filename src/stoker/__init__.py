@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stoker.pipelines.functional import each as each
     from stoker.pipelines.functional import step as step
     from stoker.report.notebook import run_report as run_report
-    from stoker.run.calling import pipeline as pipeline
+    from stoker.run.start import pipeline as pipeline
     from stoker.worker.context import context as context
     from stoker.worker.memory import cleanup_memory as cleanup_memory
     from stoker.worker.metrics import log_metrics as log_metrics
@@ -58,7 +58,7 @@ _HOMES = {
     "load_artifact": "stoker.naming",
     "log_metadata": "stoker.naming",
     "log_metrics": "stoker.worker.metrics",
-    "pipeline": "stoker.run.calling",
+    "pipeline": "stoker.run.start",
     "run_report": "stoker.report.notebook",
     "save_artifact": "stoker.naming",
     "step": "stoker.pipelines.functional",

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from stoker.core.docker import DockerSettings
     from stoker.core.ladder import Alternative, Halve, Scale
     from stoker.core.launch import Launch
-    from stoker.core.monitoring import Monitor
     from stoker.core.packages import PackageSettings
-    from stoker.core.resources import ResourceSettings
+    from stoker.core.resources import Monitor, ResourceSettings
     from stoker.core.secret import Secret
     from stoker.core.settings import Retry
     from stoker.launchers.accelerate import Accelerate
@@ -84,7 +83,7 @@ _HOMES = {
     "Launch": "stoker.core.launch",
     "LocalSettings": "stoker.backends.local.settings",
     "MPI": "stoker.launchers.mpi",
-    "Monitor": "stoker.core.monitoring",
+    "Monitor": "stoker.core.resources",
     "PackageSettings": "stoker.core.packages",
     "RaySettings": "stoker.backends.ray.settings",
     "ResourceSettings": "stoker.core.resources",

@@ -309,7 +309,7 @@ def _decorator(name: str) -> Any:
 
         if name in KINDS:
             return decorator(name)
-        from stoker.backends.refused import refusal
+        from stoker.backends.registry import refusal
         from stoker.core.errors import absent
 
         if refusal(name):

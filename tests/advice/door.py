@@ -22,8 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PRELOADED = (
-    *("stoker.cli.main", "stoker.cli.plan", "stoker.cli.run", "stoker.run.driver", "stoker.run.session", "stoker.flow"),
-    *("stoker.plan.planner", "stoker.plan.mainblock", "stoker.backends.local.backend", "stoker.client.client"),
+    *(
+        "stoker.cli.main",
+        "stoker.cli.plan",
+        "stoker.cli.rerun",
+        "stoker.run.driver",
+        "stoker.run.session",
+        "stoker.flow",
+    ),
+    *("stoker.plan.planner", "stoker.plan.codereading", "stoker.backends.local.backend", "stoker.client.client"),
     *("stoker.flows.cli", "stoker.flows.cli_show", "stoker.flows.spin"),
 )
 

@@ -17,7 +17,7 @@ from tests.servers.s3 import S3, running
 from stoker.backends.aws import settings as awssettings
 from stoker.backends.aws.outside import STORE, policy, trust_policy
 from stoker.backends.aws_batch import outside, registration
-from stoker.backends.aws_batch.account import prove, read_account
+from stoker.backends.aws_batch.client import prove, read_account
 from stoker.backends.aws_batch.queues import QueueChoice, choose
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.core.errors import BackendError, SettingsError

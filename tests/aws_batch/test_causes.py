@@ -10,8 +10,7 @@ import pytest
 from tests.aws_batch.test_queues import environment, queue
 
 from stoker.backends.aws.platform import AwsEnd
-from stoker.backends.aws_batch.causes import ENDS, end_of, gang_end, last_container
-from stoker.backends.aws_batch.why import REASONS, why_waiting
+from stoker.backends.aws_batch.causes import ENDS, REASONS, end_of, gang_end, last_container, why_waiting
 from stoker.core import status
 from stoker.core.status import CAUSES
 

@@ -14,8 +14,8 @@ from tests.backends.test_every_field import SITE, job_of
 
 from stoker.backends.aws.api import TRIES, AwsError
 from stoker.backends.aws.platform import StreamReader
+from stoker.backends.aws_batch.backend import BatchHandle, BatchJob, BatchPlatform
 from stoker.backends.aws_batch.client import BatchClient
-from stoker.backends.aws_batch.platform import BatchHandle, BatchJob, BatchPlatform
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.core.errors import Away, BackendError
 from stoker.core.settings import StepSettings

@@ -25,10 +25,9 @@ from tests.servers.awsmodel import NEWER, service, thinned
 from stoker.backends.aws.api import amount, moment, whole
 from stoker.backends.aws.instances import described
 from stoker.backends.aws.outside import _trusted
-from stoker.backends.aws_batch.causes import end_of
+from stoker.backends.aws_batch.causes import end_of, why_waiting
 from stoker.backends.aws_batch.queues import QueueChoice, choose, queues_of_account
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.aws_batch.why import why_waiting
 from stoker.core.resources import ResourceSettings
 
 SEEDS = st.integers(0, 2**32).map(random.Random)

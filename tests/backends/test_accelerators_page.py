@@ -23,7 +23,7 @@ from stoker.core.findings import Finding
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.vendors.base import Vendor
 from stoker.vendors.registry import VENDORS
 from stoker.worker.processes import this_process

@@ -44,7 +44,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.core.units import whole_run_fields
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.images.build import image_spec
 from stoker.images.dockerfile import dockerfile
 from stoker.run.rendering import placeholder_leases

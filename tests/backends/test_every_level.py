@@ -33,7 +33,7 @@ from stoker.core.errors import BackendError, RunFailed, SettingsError
 from stoker.core.plan import Capacity, Job, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.units import whole_run_fields
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.plan.layers import resolve_pipeline
 from stoker.run import driver, rendering
 from stoker.run.session import Session

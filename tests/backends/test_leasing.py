@@ -20,13 +20,12 @@ from stoker.backends.local.inline import InlineBackend
 from stoker.core.devices import Devices, Inventory, Lease
 from stoker.core.errors import BackendError
 from stoker.core.graph import StepOutput
-from stoker.core.monitoring import Monitor
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.protocol import FunctionSource, StepResult, StepTask, WorkerJob
-from stoker.core.resources import ResourceSettings
+from stoker.core.resources import Monitor, ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.worker.processes import this_process
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.backends.base.nodes import NodeDevices, PlatformNode
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.backends.kubernetes.explain.nodes import cluster_nodes
 from stoker.backends.kubernetes.explain.nodes import nodes_of as kubernetes_nodes
 from stoker.backends.ray.jobs import nodes_of as ray_nodes

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.refused import PAGE, refusal
-from stoker.backends.registry import BACKENDS
+from stoker.backends.registry import BACKENDS, PAGE, refusal
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.request import RunRequest
 from stoker.flows.settings import parse_note

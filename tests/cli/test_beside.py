@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.report.screen import Terminal
 
-from stoker.backends.base.beside import RunningAttempt
+from stoker.backends.base.backend import RunningAttempt
 from stoker.backends.registry import BACKENDS
 from stoker.core.errors import UsageError
 

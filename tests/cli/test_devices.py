@@ -17,8 +17,7 @@ from stoker.backends.docker.registration import answers, docker_socket
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Holder, Lease
 from stoker.devices.leases import Ledger
-from stoker.devices.probe import processes
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation, processes
 
 TWO = """
     driver = 535.104.05

@@ -28,7 +28,7 @@ from stoker.migrate import metaflow as migration_metaflow
 from stoker.migrate import zenml as migration_zenml
 from stoker.migrate.names import fate_of
 from stoker.migrate.rewrite import Migration, migrate_source
-from stoker.pipelines.options import PipelineOptions
+from stoker.pipelines.functional import PipelineOptions
 
 FILES = Path(__file__).parent / "migrate"
 LEFT = {

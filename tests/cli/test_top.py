@@ -16,9 +16,9 @@ from tests.cli.test_devices import TWO, library, nvml  # noqa: F401  # fixtures
 from tests.report.screen import Terminal
 from tests.report.test_live import PROGRAM
 
-from stoker.backends.base.nodes import NodeDevices, PlatformNode
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.core.devices import Device, Inventory
-from stoker.report.machineuse import DeviceUse, HostUse, MachineUse, StackNodes, StepUse
+from stoker.report.machine import DeviceUse, HostUse, MachineUse, StackNodes, StepUse
 from stoker.report.top import draw
 
 STOKER = str(Path(sys.executable).with_name("stoker"))

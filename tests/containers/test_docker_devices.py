@@ -14,7 +14,7 @@ from stoker.backends.base.leasing import Leasing
 from stoker.core.devices import Device, Inventory
 from stoker.core.settings import ResourceSettings
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.worker.processes import this_process
 
 TRAIN = """

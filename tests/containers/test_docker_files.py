@@ -14,7 +14,7 @@ from tests.servers.containers import Engine
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.core.settings import ResourceSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.store import artifacts
 
 CODE = '''

@@ -13,7 +13,7 @@ import pytest
 from docker.errors import DockerException
 
 from stoker.backends.base import messages
-from stoker.backends.base.output import Reader
+from stoker.backends.base.channel import Reader
 from stoker.backends.base.secrets import contents, credentials
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.backend import DockerBackend, device_files

@@ -15,7 +15,7 @@ import psutil
 
 from stoker.core.devices import Holder, Inventory, Lease, Process
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 
 WORKER = """
 import fcntl, json, os, sys
@@ -26,7 +26,7 @@ from stoker.core.devices import Claim, Holder, Lease
 from stoker.core.accelerators import Accelerator
 from stoker.devices import leases
 from stoker.devices.probe import processes
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 
 name, text, folder, look, user = sys.argv[1:]
 leases.LOOK_SECONDS = float(look)

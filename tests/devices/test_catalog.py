@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.accelerators import GB, MODELS, Accelerator, model
-from stoker.core.chiptable import LINES, SOURCES
+from stoker.core.accelerators import GB, LINES, MODELS, SOURCES, Accelerator, model
 from stoker.core.errors import SettingsError
 from stoker.vendors import amd, neuron, tpu
 from stoker.vendors.nvidia import chips

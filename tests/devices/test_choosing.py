@@ -10,7 +10,7 @@ import pytest
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Device, Holder
 from stoker.devices.choosing import SLACK, Occupant, Ticket, best, decide, impossible
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 
 GB = 10**9
 

@@ -20,7 +20,7 @@ from stoker.core.devices import Claim, Device, Devices, Inventory, Lease, Proces
 from stoker.core.errors import BackendError
 from stoker.devices import leases
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 
 GB = 10**9
 

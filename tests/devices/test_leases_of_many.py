@@ -17,8 +17,7 @@ from tests.devices.ledgers import Worker, leased, ledger_of, me, waiting
 from stoker.core.devices import Claim
 from stoker.devices import leases
 from stoker.devices.leases import Ledger
-from stoker.devices.probe import processes
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation, processes
 
 GB = 10**9
 

@@ -19,7 +19,7 @@ from stoker.core.devices import Claim
 from stoker.core.errors import BackendError
 from stoker.devices import leases
 from stoker.devices.leases import Ledger
-from stoker.devices.liveness import birth_of
+from stoker.devices.neighbours import birth_of
 
 OTHER = 65534
 """Another user of the machine."""

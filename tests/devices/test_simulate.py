@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.errors import SettingsError
-from stoker.devices.probe import probe, processes
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation, probe, processes
 
 GB = 10**9
 

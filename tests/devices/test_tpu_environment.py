@@ -15,7 +15,7 @@ from stoker.backends.registry import BACKENDS
 from stoker.core.codec import to_json
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.vendors.tpu import visibility
 
 SLICE = {"accelerators": "tpu-v5e:4", "nodes": 4}

@@ -711,7 +711,7 @@ def test_the_ledger_is_empty_after_everything(script: Any, tmp_path: Path) -> No
     """Also after a step that fails."""
     ran(script, "retried", "--simulate", "1xL4", "--set", "steps.flaky.retry=0", code=1)
     from stoker.devices.leases import Ledger
-    from stoker.devices.simulate import parse_simulation
+    from stoker.devices.probe import parse_simulation
 
     ledger = Ledger(lambda: parse_simulation("1xL4"), lambda inventory: (), folder=tmp_path / "stoker-leases")
     assert ledger.path.exists() and not ledger.entries()

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from tests.fuzz.inputs import VALUES, documents, encoded, json_texts, texts
 
 from stoker import stacks
-from stoker.backends.base.output import Reader
+from stoker.backends.base.channel import Reader
 from stoker.backends.slurm import states, values
 from stoker.backends.slurm.cluster import parse_facts
 from stoker.cli import main as commands
@@ -42,7 +42,7 @@ from stoker.core.receipt import Receipt, Track
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.flows.parameters import Config, JSONType, Parameter
 from stoker.images import dockerfile, reference, requirements
 from stoker.pipelines import params

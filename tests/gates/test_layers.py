@@ -50,7 +50,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     ),  # never in a worker: it travels with attrs alone
     "pandas": ("stoker.store", "stoker.client.metrics"),
     "polars": ("stoker.store",),
-    "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.report.machineuse", "stoker.worker"),
+    "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.report.machine", "stoker.worker"),
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
     "pynvml": ("stoker.vendors.nvidia",),
@@ -66,7 +66,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "yaml": (
         "stoker.plan",
         "stoker.backends.kubernetes.api.access",
-        "stoker.backends.kubeflow.compile",
+        "stoker.backends.kubeflow.requests",
         "stoker.backends.base.byhand",
         "stoker.flows.parsers",
     ),

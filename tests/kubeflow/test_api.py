@@ -19,7 +19,7 @@ import pytest
 from tests.kubeflow.endpoint import Endpoint
 from tests.servers.authority import certificate
 
-from stoker.backends.kubeflow import compile as kfp
+from stoker.backends.kubeflow import requests as kfp
 from stoker.backends.kubeflow.api import ENDPOINT, TOKEN_PATH, KubeflowApi
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.errors import Away, BackendError, SettingsError
@@ -240,7 +240,7 @@ def test_the_endpoint_of_the_tests_answers_in_kfps_own_fields(tmp_path: Path) ->
     with Endpoint(tmp_path / "kubeflow") as endpoint:
         api = api_of(endpoint)
         experiment = api.experiment("one")
-        spec, _ = kfp.pipeline("one", "", [kfp.Task(name="row", title="row", template=POD)])
+        spec, _ = kfp.pipeline_spec("one", "", [kfp.Task(name="row", title="row", template=POD)])
         body = {"display_name": "one", "experiment_id": experiment, "pipeline_spec": spec}
         run = api.create_run({**body, "runtime_config": {"pipeline_root": "s3://team/kfp"}})
         answers = []

@@ -10,7 +10,7 @@ from kfp import dsl
 from kfp.kubernetes import kubernetes_executor_config_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from stoker.backends.kubeflow import compile as kfp
+from stoker.backends.kubeflow import requests as kfp
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.backends.kubernetes.request.pods import PodRequest, pod_template
 from stoker.core.resources import ResourceSettings
@@ -87,7 +87,7 @@ def test_all_that_can_be_said_is_in_the_schema() -> None:
         kfp.Task(name="train", title="train", template=full, after=["load"], retries=3),
         kfp.Task(name="score", title="score", template=template(), after=["train"], slots=3),
     ]
-    spec, platform = kfp.pipeline("digits", "by hand", tasks)
+    spec, platform = kfp.pipeline_spec("digits", "by hand", tasks)
     parsed = json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec())
     assert set(parsed.root.dag.tasks) == {"load", "score", "train"}
     config = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
@@ -145,7 +145,7 @@ def test_the_same_as_kfps_own_compiler(tmp_path: Any) -> None:
             retries=3,
         ),
     ]
-    ours, _ = kfp.pipeline("digits", "by hand", tasks)
+    ours, _ = kfp.pipeline_spec("digits", "by hand", tasks)
     for name in ("load", "train"):
         container = ours["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
         assert container.pop("args") == []
@@ -245,6 +245,6 @@ def test_amounts_are_the_numbers_that_kfp_makes_of_them(memory: str) -> None:
     theirs = json_format.MessageToDict(pipeline.pipeline_spec)["deploymentSpec"]["executors"]["exec-row"]["container"]
     amounts = {"limits": {"cpu": "1500m", "memory": memory}, "requests": {"cpu": "0.25"}}
     task = kfp.Task(name="row", title="row", template=template({"pod_resources": amounts}), after=(), retries=0)
-    ours = kfp.pipeline("one", "", [task])[0]["deploymentSpec"]["executors"]["exec-row"]["container"]["resources"]
+    ours = kfp.pipeline_spec("one", "", [task])[0]["deploymentSpec"]["executors"]["exec-row"]["container"]["resources"]
     for name, number in theirs["resources"].items():
         assert ours[name] == (pytest.approx(number) if isinstance(number, float) else number), name

@@ -14,8 +14,8 @@ from stoker.core.errors import ParameterError
 from stoker.core.request import REQUEST, NotTheDriver, RunRequest
 from stoker.pipelines.arguments import parse
 from stoker.run import commandline
-from stoker.run.calling import pipeline
 from stoker.run.commandline import COMMAND_LINE, RUN_OPTIONS, CommandLine, request, split
+from stoker.run.start import pipeline
 
 
 class Mode(enum.Enum):

@@ -14,13 +14,13 @@ from stoker.core.docker import DockerSettings
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.proof import Proof
 from stoker.core.resources import ResourceSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.plan import preflight
 from stoker.plan.components import jaxtensorflow as jax
 from stoker.plan.components import torchparts
 from stoker.plan.components import wheels as arrays
+from stoker.plan.components.base import USES_DEVICES, USES_NO_DEVICES
 from stoker.plan.components.cudalibraries import provided
-from stoker.plan.components.known import USES_DEVICES, USES_NO_DEVICES
 from stoker.plan.components.releases import Release
 from stoker.plan.packages import TORCH_PINS
 from stoker.plan.preflight import Surroundings, judge

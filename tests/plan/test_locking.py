@@ -20,7 +20,7 @@ from stoker.core.imagenames import merge_facts
 from stoker.core.lock import Lock, Resolution
 from stoker.core.questions import Questions
 from stoker.core.resources import ResourceSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.images.locks import LockStore, file_text, read_file
 from stoker.images.spec import spec_of, with_lock
 from stoker.plan.locking import Locking

@@ -17,7 +17,7 @@ from stoker.core.plan import Plan, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.plan.preflight import findings
 from stoker.plan.rules import ClientPython
 

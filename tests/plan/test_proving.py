@@ -12,13 +12,12 @@ from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.proof import Fact, Proof, UnknownFact, proof_text
 from stoker.core.resources import ResourceSettings
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.plan import preflight
 from stoker.plan.components.base import ProofComponent
-from stoker.plan.distributions import distributions
 from stoker.plan.preflight import Surroundings, judge
 from stoker.plan.proving import components, prove
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, distributions
 
 GPU = ResourceSettings(gpu_count=1)
 SLIM = "python:3.11-slim"

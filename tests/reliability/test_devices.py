@@ -16,7 +16,7 @@ import pytest
 from tests.engine.conftest import Lab
 
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 
 TWO = "2xH100-80GB"
 SCRIPT = """

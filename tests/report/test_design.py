@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from stoker.core import status
-from stoker.report import design, graphs
+from stoker.report import graphs, markup
 from stoker.report import markup as tables
 from stoker.report.graphs import GraphStep, PhaseSpan, TimelineRow, graph, timeline
 from stoker.report.markup import Html, element, joined, link, markup_of
@@ -57,11 +57,11 @@ def test_a_link_leads_there(address: str) -> None:
 
 def test_every_status_has_a_shape_of_its_own() -> None:
     own = {*status.STEP_DONE, *status.RUN_DONE, "pending", "running", "interrupted", "queued"}
-    assert own <= set(design.STATES)
-    shapes = [design.STATES[name].shape for name in own]
+    assert own <= set(markup.STATES)
+    shapes = [markup.STATES[name].shape for name in own]
     assert len(set(shapes)) == len(shapes)
-    assert "exotic" in design.badge("exotic").markup and design.tone_of("exotic") == "quiet"
-    assert design.favicon("failed") != design.favicon("succeeded")
+    assert "exotic" in markup.badge("exotic").markup and markup.tone_of("exotic") == "quiet"
+    assert markup.favicon("failed") != markup.favicon("succeeded")
 
 
 # Colours
@@ -84,7 +84,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_text_and_lines_have_contrast_in_light_and_in_dark() -> None:
-    sheet = design.stylesheet()
+    sheet = markup.stylesheet()
     light = tokens(sheet[: sheet.index("@media screen")])
     dark = {**light, **tokens(sheet[sheet.index("@media screen") : sheet.index("*, *::before")])}
     assert {*light} == {*dark} and light["text"] != dark["text"]
@@ -97,7 +97,7 @@ def test_text_and_lines_have_contrast_in_light_and_in_dark() -> None:
 
 
 def test_every_colour_is_a_token_and_nothing_is_loaded() -> None:
-    sheet = design.stylesheet()
+    sheet = markup.stylesheet()
     rules = sheet[sheet.index("*, *::before") :]
     assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb|hsl|url\(|@import", rules)
     used = set(re.findall(r"var\(--([\w-]+)", sheet))
@@ -108,11 +108,11 @@ def test_every_colour_is_a_token_and_nothing_is_loaded() -> None:
 
 
 def test_a_page_is_whole_by_itself() -> None:
-    page = design.document(BAD, design.section("T", "<p>"), state="failed")
+    page = markup.document(BAD, markup.section("T", "<p>"), state="failed")
     assert page.count("<script") == 0 and "http" not in re.sub("http-equiv", "", page)
-    assert "default-src &#x27;none&#x27;" in page and design.favicon("failed") in page
+    assert "default-src &#x27;none&#x27;" in page and markup.favicon("failed") in page
     page.encode("utf-8")
-    assert not design.section("empty", design.folded("x", ""), design.preformatted(""))
+    assert not markup.section("empty", markup.folded("x", ""), markup.preformatted(""))
 
 
 def test_tables_leave_out_columns_without_content() -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import attrs
 
 from stoker.core.receipt import Receipt, Track, Use
-from stoker.report.receiptfigures import idle_stretches, receipt_charts, receipt_part
+from stoker.report.figures import idle_stretches, receipt_charts, receipt_part
 from stoker.report.svg import Band
 
 GIGABYTES = 85_899_345_920

@@ -17,9 +17,8 @@ from stoker.cli.main import invoke
 from stoker.client import Client
 from stoker.client.placements import Placement
 from stoker.core.receipt import Receipt, Track, Use
-from stoker.report.design import badge, document
-from stoker.report.markup import element
-from stoker.report.receiptfigures import receipt_part
+from stoker.report.figures import receipt_part
+from stoker.report.markup import badge, document, element
 from stoker.report.runreport import LARGEST, phases, run_report
 from stoker.store.rows import local_time
 

@@ -16,9 +16,9 @@ from tests.sagemaker.test_requests import BASE, SITE, job_of
 from stoker.backends.aws.api import AwsError
 from stoker.backends.aws.outside import trust_policy
 from stoker.backends.base.platforms import JobReport
-from stoker.backends.sagemaker import outside, platform
+from stoker.backends.sagemaker import backend, outside
+from stoker.backends.sagemaker.backend import SagemakerPlatform, waits_for
 from stoker.backends.sagemaker.client import SagemakerClient
-from stoker.backends.sagemaker.platform import SagemakerPlatform, waits_for
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.errors import Away, BackendError
 
@@ -131,8 +131,8 @@ def test_a_quota_is_waited_for_or_named(watched: SagemakerPlatform, sagemaker_ac
 def test_want_of_instances_uses_up_no_retry(
     watched: SagemakerPlatform, sagemaker_account: SagemakerAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform, "SHORTAGES", (0.0, 0.0))
-    monkeypatch.setattr(platform, "FULL", 0.0)
+    monkeypatch.setattr(backend, "SHORTAGES", (0.0, 0.0))
+    monkeypatch.setattr(backend, "FULL", 0.0)
     idle(sagemaker_account)
     sagemaker_account.control(hold=True)
     job = job_of({}, BASE, run=f"c{uuid.uuid4().hex[:8]}")

@@ -16,10 +16,9 @@ from stoker.config import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
-from stoker.core.monitoring import Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plan import Job, Site
-from stoker.core.resources import ResourceSettings
+from stoker.core.resources import Monitor, ResourceSettings
 from stoker.core.settings import Retry, StepSettings
 from stoker.launchers.options import resolve_launch
 

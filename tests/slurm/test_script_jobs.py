@@ -11,7 +11,7 @@ import attrs
 import pytest
 from tests.servers.slurm import Cluster, until
 
-from stoker.backends.base.output import Reader
+from stoker.backends.base.channel import Reader
 from stoker.backends.slurm import script as slurm
 from stoker.config import SlurmSettings
 from stoker.core.codec import to_json

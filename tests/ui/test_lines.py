@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.core.plan import LogLine
-from stoker.report import ansi
+from stoker.report import markup
 from stoker.store.batch import RowBatch
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import Store, open_store
@@ -19,7 +19,7 @@ from stoker.ui.streams import MOST_LINES, Streams, row_of
 
 
 @pytest.mark.parametrize(
-    ("text", "markup"),
+    ("text", "expected"),
     [
         ("a < b & c", "a &lt; b &amp; c"),
         ("\x1b[31mred\x1b[0m no", '<span class="ansi-red">red</span> no'),
@@ -33,16 +33,16 @@ from stoker.ui.streams import MOST_LINES, Streams, row_of
         ("\x1b[31", "[31"),
     ],
 )
-def test_escape_sequences_become_looks_or_nothing(text: str, markup: str) -> None:
-    assert ansi.line(text).markup == markup
+def test_escape_sequences_become_looks_or_nothing(text: str, expected: str) -> None:
+    assert markup.line(text).markup == expected
 
 
 def test_a_search_sees_no_escape_sequences() -> None:
-    assert ansi.plain("\x1b[1mlo\x1b[0mss") == "loss"
+    assert markup.plain("\x1b[1mlo\x1b[0mss") == "loss"
 
 
 def test_a_long_line_is_cut() -> None:
-    shown = ansi.line("x" * 10_000).markup
+    shown = markup.line("x" * 10_000).markup
     assert len(shown) < 5000
     assert "6,000 more characters" in shown
 

@@ -19,7 +19,7 @@ from tests.worker.test_gate import Place, libraries  # noqa: F401  # a fixture
 from stoker.core import status
 from stoker.core.codec import from_json
 from stoker.core.devices import Lease
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation
 from stoker.worker import health
 
 NVML = "driver = 580.95.05\ncuda = 13000\n"

@@ -21,7 +21,7 @@ from stoker import stacks
 from stoker.backends.registry import BACKENDS
 from stoker.cli.output import json_option, paint, print_json, table
 from stoker.cli.plan import plan_first_call
-from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
+from stoker.cli.rerun import OPTIONS, Unparsed, command_line, help_for
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import UsageError

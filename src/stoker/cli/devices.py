@@ -21,12 +21,20 @@ from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import EXIT_INFRASTRUCTURE, UsageError
 from stoker.core.findings import Finding, errors
 from stoker.core.words import count_text, memory_text, short
-from stoker.devices.probe import probe, processes
-from stoker.devices.simulate import VARIABLE, parse_simulation
+from stoker.devices.probe import VARIABLE, parse_simulation, probe, processes
 from stoker.report.live import columns_of
-from stoker.report.machine import by_device, document, entries, ledger_of, left_out, version_text
-from stoker.report.machineuse import MachineWatch, NodeWatch, stack_nodes
-from stoker.report.machineuse import document as use_document
+from stoker.report.machine import (
+    MachineWatch,
+    NodeWatch,
+    by_device,
+    document,
+    entries,
+    ledger_of,
+    left_out,
+    stack_nodes,
+    use_document,
+    version_text,
+)
 from stoker.report.streams import control, echo, say, unpainted, write
 from stoker.report.top import draw
 from stoker.worker.survivors import process_text

@@ -17,8 +17,16 @@ from stoker.core.errors import UsageError
 from stoker.core.receipt import Receipt
 from stoker.core.words import time_text
 from stoker.report.charts import BLOCKS, glyphs_for
-from stoker.report.receipts import COLOURS, MAX_WIDTH, receipt_lines
-from stoker.report.stepreceipts import StepReceipt, accelerator_request, attempt_receipt, newest_receipt, run_receipts
+from stoker.report.receipts import (
+    COLOURS,
+    MAX_WIDTH,
+    StepReceipt,
+    accelerator_request,
+    attempt_receipt,
+    newest_receipt,
+    receipt_lines,
+    run_receipts,
+)
 from stoker.report.streams import echo
 
 HEADERS: Final = (

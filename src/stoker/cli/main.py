@@ -32,7 +32,7 @@ from stoker.report import streams
 from stoker.report.streams import echo, flush_or_drop, open_missing, say
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "run": ("stoker.cli.run:command", "run a pipeline of a file, as `python FILE` would"),
+    "run": ("stoker.cli.rerun:command", "run a pipeline of a file, as `python FILE` would"),
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
     "build": ("stoker.cli.build:command", "build the images in which a pipeline's steps run"),
     "image": ("stoker.cli.build:image", "look into an image without pulling it: CUDA, Python, frameworks, size"),

@@ -17,8 +17,8 @@ from stoker.client.variants import Plain, given_to
 from stoker.core.errors import UsageError
 from stoker.core.words import number_text, short
 from stoker.report.charts import glyphs_for, sparkline
+from stoker.report.figures import given_text
 from stoker.report.streams import echo, write
-from stoker.report.variantfigures import given_text
 
 _WIDTH: Final = 24
 """Characters of a curve at most."""

@@ -17,7 +17,7 @@ from stoker import stacks
 from stoker.backends.registry import BACKENDS
 from stoker.cli import target as targets
 from stoker.cli.output import paint, print_json
-from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
+from stoker.cli.rerun import OPTIONS, Unparsed, command_line, help_for
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT, StokerError, UsageError, nearest

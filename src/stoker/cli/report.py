@@ -25,13 +25,12 @@ from stoker.core.plan import LogLine
 from stoker.plan.plandoc import given_settings
 from stoker.report import cards
 from stoker.report.cards import components
+from stoker.report.figures import View, elements_part, metrics_part
 from stoker.report.markup import NOTHING
-from stoker.report.metricfigures import metrics_part
+from stoker.report.receipts import accelerator_request, newest_receipt, run_receipts
 from stoker.report.runreport import code_span, output_parts, plan_of
-from stoker.report.stepreceipts import accelerator_request, newest_receipt, run_receipts
 from stoker.report.streams import echo
 from stoker.report.streams import write as write_stream
-from stoker.report.variantfigures import View, elements_part
 from stoker.store.store import Store
 
 log = logging.getLogger(__name__)

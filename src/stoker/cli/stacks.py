@@ -19,8 +19,7 @@ import click
 
 from stoker import stacks
 from stoker.backends.base.backend import Backend
-from stoker.backends.refused import refusal
-from stoker.backends.registry import BACKENDS
+from stoker.backends.registry import BACKENDS, refusal
 from stoker.cli.doctor import PATIENCE, WIDTH, print_check, stack_checks
 from stoker.cli.output import json_option, print_json, table
 from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_SUCCEEDED, SettingsError, UsageError, nearest

@@ -13,8 +13,7 @@ import attrs
 
 from stoker.core.accelerators import Accelerator, vendor_name
 from stoker.core.findings import Finding
-from stoker.core.monitoring import WATCHED, AcceleratorPolicy, HealthCheck, OnIdle
-from stoker.core.resources import ResourceSettings
+from stoker.core.resources import WATCHED, AcceleratorPolicy, HealthCheck, OnIdle, ResourceSettings
 
 LEASE_VERSION: Final = 1
 

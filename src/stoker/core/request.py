@@ -23,7 +23,7 @@ class RunRequest:
     cache: bool | None = None
     debug: bool = False
     simulate: str | None = None
-    """Accelerators to simulate (`devices.simulate`)."""
+    """Accelerators to simulate (`devices.probe`)."""
     quiet: bool = False
     run_file: str | None = None
     """The path of `--config`."""

@@ -1,4 +1,4 @@
-"""What a step asks of the hardware, in one vocabulary for all platforms.
+"""What a step asks of the hardware, in one vocabulary for all platforms; and how its devices are watched.
 
 Says what is wanted and refuses what contradicts itself; whether a machine has it is the backend's and preflight's.
 """
@@ -6,7 +6,7 @@ Says what is wanted and refuses what contradicts itself; whether a machine has i
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
 
@@ -18,6 +18,8 @@ from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     Accelerators = str | Accelerator | Mapping[str, int] | Iterable[str | Accelerator]
+    from datetime import timedelta
+
 
 _SHARING = (
     'ask for a part of one: gpu_memory="10GB" with share=True, or a MIG slice such as accelerators="A100-80GB/1g.10gb"'
@@ -235,3 +237,64 @@ def _check_kind(resources: ResourceSettings, kind: Accelerator) -> None:
 
 def _many(amount: float, word: str) -> str:
     return f"{amount:g} {word}{'' if amount == 1 else 's'}"
+
+
+AcceleratorPolicy = Literal["require", "prefer"]
+"""`require`: without its accelerators a step is refused. `prefer`: it runs on the CPU, and its receipt says so."""
+
+OnIdle = Literal["warn", "fail", "stop", "ignore"]
+"""What happens to a step whose devices stay idle: a warning, a failure at its end, an end at once, or nothing."""
+
+HealthCheck = Literal["off", "quick"]
+"""Whether devices do seconds of work before a run's first step on them, whose results are compared."""
+
+SHORTEST: Final = 0.05
+"""Seconds between two samples. NVML's own utilisation is a mean over 1/6 s to 1 s, so that less tells nothing more."""
+
+
+def parse_interval(value: float | str | timedelta) -> float:
+    """Seconds between two samples."""
+    raw: Any = value
+    if raw is UNSET:
+        return raw  # type: ignore[no-any-return]
+    seconds = units.duration(raw)
+    if seconds < SHORTEST:
+        raise SettingsError(f"{value!r} is too often to measure anything", fix=f"write {SHORTEST:g} seconds or more")
+    return seconds
+
+
+def parse_percent(value: float | str) -> float:
+    """A part of 100."""
+    raw: Any = value
+    if raw is UNSET:
+        return raw  # type: ignore[no-any-return]
+    number = units.number(raw)
+    if not 0 < number <= 100:
+        raise SettingsError(f"{value!r} is not a percentage", fix="write a number above 0, up to 100")
+    return number
+
+
+def parse_window(value: float | str | timedelta) -> float:
+    """Seconds without work after which a device counts as left idle."""
+    raw: Any = value
+    return raw if raw is UNSET else units.positive_duration(raw)
+
+
+@strict
+@frozen
+class Monitor:
+    """`Monitor(0.5)`: a sample of the step's devices every half a second.
+
+    What is not given is `UNSET` until the layers are merged; then it is what `WATCHED` has.
+    """
+
+    interval: float = attrs.field(default=UNSET, converter=parse_interval)
+    """Seconds between two samples."""
+    idle_below: float = attrs.field(default=UNSET, converter=parse_percent, kw_only=True)
+    """Percent of utilisation; a device with less is idle in that sample."""
+    idle_for: float = attrs.field(default=UNSET, converter=parse_window, kw_only=True)
+    """Seconds during which all of a step's devices are idle until `on_idle_gpu="stop"` ends it."""
+
+
+# Ten minutes: loading data and compiling kernels take minutes; who pays by the second says less.
+WATCHED: Final = Monitor(1.0, idle_below=5.0, idle_for=600.0)

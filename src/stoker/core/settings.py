@@ -15,10 +15,9 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import Alternative, Halve, Rung, Scale, parse_ladder
 from stoker.core.launch import Launch
-from stoker.core.monitoring import WATCHED, AcceleratorPolicy, HealthCheck, Monitor, OnIdle
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
-from stoker.core.resources import ResourceSettings
+from stoker.core.resources import WATCHED, AcceleratorPolicy, HealthCheck, Monitor, OnIdle, ResourceSettings
 from stoker.core.status import CAUSES, NEVER_RETRIED
 from stoker.core.units import UNSET, parse_texts, strict
 from stoker.core.values import frozen

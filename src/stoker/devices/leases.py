@@ -35,7 +35,7 @@ from stoker.core.devices import Claim, Device, Entry, Holder, Inventory, Lease, 
 from stoker.core.errors import BackendError, SettingsError
 from stoker.devices import choosing, neighbours
 from stoker.devices.choosing import Occupant, Ticket
-from stoker.devices.liveness import birth_of, family, has_ended, is_alive, is_this_boot, namespace
+from stoker.devices.neighbours import birth_of, family, has_ended, is_alive, is_this_boot, namespace
 
 T = TypeVar("T")
 

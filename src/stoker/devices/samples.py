@@ -12,8 +12,8 @@ import attrs
 
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
-from stoker.core.monitoring import WATCHED
 from stoker.core.receipt import Track, Use
+from stoker.core.resources import WATCHED
 from stoker.devices.idleness import Idle, has_worked, highest
 
 Line = Mapping[str, Any]

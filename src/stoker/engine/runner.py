@@ -11,6 +11,8 @@ from collections import deque
 from itertools import islice
 from typing import Any, Callable, Final, Mapping, Sequence
 
+import attrs
+
 from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBackend, SharesKernel, capability
 from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import DeferredObserver, Observer
@@ -23,11 +25,10 @@ from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
 from stoker.engine.execution import ElementTasks, Policy, StepExecution, step_task
 from stoker.engine.growth import Growth
-from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, Wire, key_parts
 from stoker.engine.jobs import JobChange, RunJobs, masked_status
 from stoker.engine.machine import Machine
-from stoker.engine.outcomes import Witness, attempt_facts, last_words, observed_facts
+from stoker.engine.outcomes import Witness, attempt_facts, hook_facts, last_words, observed_facts
 from stoker.engine.places import FaultyPlaces
 from stoker.engine.recorder import Recorder
 from stoker.plan.cachekey import InputCode, KeyParts
@@ -622,3 +623,39 @@ class RunLoop:
             self.tell(ev.HookEnded(key=update.key))
         else:
             self.status = self._closing
+
+
+class Hooks:
+    """The hooks of one run. The driver itself runs no user code."""
+
+    def __init__(self, jobs: RunJobs, recorder: Recorder, observer: Observer, policy: Policy) -> None:
+        self._jobs = jobs
+        self._recorder = recorder
+        self._observer = observer
+        self._policy = policy
+
+    def call_for_step(self, key: str, which: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
+        """Call a step's hook; its backend reports how it goes."""
+        status = "succeeded" if which == "on_success" else "failed"
+        self._jobs.call_hook(key, which, step, hook_facts(self._jobs.run, self._policy.pipeline, key, status, facts))
+
+    def call_for_run(self, status: str, step: StepPlan | None, facts: Mapping[str, Any]) -> bool:
+        """Call the pipeline's own hook, on the backend of `step`; whether there is one to wait for."""
+        which = "on_success" if status == "succeeded" else "on_failure"
+        if which not in self._policy.hooks or step is None:
+            return False
+        facts = facts if status == "failed" else {}
+        step = attrs.evolve(step, hooks=self._policy.hooks)
+        self._jobs.call_hook("", which, step, hook_facts(self._jobs.run, self._policy.pipeline, "", status, facts))
+        return True
+
+    def record_end(self, update: JobChange) -> bool:
+        """Whether a hook is over; one that failed is recorded and reported, and changes nothing else."""
+        if not (update.is_over or update.status.lost):
+            return False
+        if update.status.state != "succeeded":
+            error = None if update.status.result is None else update.status.result.error
+            message = (error.message if error else "") or update.status.message or "its process ended"
+            self._recorder.record_event("hook-failed", update.key, {"hook": update.hook, "message": message})
+            self._observer.message(f"{update.key or 'pipeline'}: its {update.hook} hook failed: {message}")
+        return True

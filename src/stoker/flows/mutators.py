@@ -19,7 +19,7 @@ import functools
 import traceback
 from typing import Any, Callable, ClassVar, Final, Iterator, Literal, Mapping, Sequence
 
-from stoker.backends.refused import refusal
+from stoker.backends.registry import refusal
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.usercode import caller, source_line
 from stoker.flows import decorators as flowdecorators

@@ -10,8 +10,7 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.refused import refusal
-from stoker.backends.registry import BACKENDS
+from stoker.backends.registry import BACKENDS, refusal
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given

@@ -12,8 +12,7 @@ import attrs
 import libcst as cst
 
 from stoker.backends.kubernetes.settings import KubernetesPodSettings, KubernetesSettings
-from stoker.backends.refused import refusal
-from stoker.backends.registry import BACKENDS
+from stoker.backends.registry import BACKENDS, refusal
 from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.settings import COMPONENTS, DockerSettings, ResourceSettings
 from stoker.migrate import zenml

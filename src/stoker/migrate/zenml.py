@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Mapping
 
-from stoker.backends.refused import refusal
+from stoker.backends.registry import refusal
 from stoker.core.docker import DockerSettings
 
 TARGETS: Final[Mapping[str, tuple[str, str]]] = {

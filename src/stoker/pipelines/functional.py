@@ -1,7 +1,7 @@
 """`@step` and `@pipeline`: ordinary functions that become the steps of a graph.
 
 A step that is called outside a pipeline is its plain function. A pipeline gets the function that a
-call of it runs when it is made (`run.calling`): nothing here knows how a pipeline runs.
+call of it runs when it is made (`run.start`): nothing here knows how a pipeline runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
+    Final,
     Generic,
+    Iterable,
     Iterator,
+    Literal,
     Mapping,
     ParamSpec,
     Protocol,
     Sequence,
+    TypedDict,
     TypeVar,
     overload,
 )
@@ -25,26 +29,149 @@ from typing import (
 import attrs
 
 from stoker.core import graph, request
-from stoker.core.errors import GraphError, ParameterError, StokerError, UsageError
+from stoker.core.errors import GraphError, ParameterError, StokerError, UsageError, nearest
 from stoker.core.graph import Graph, StepSpec
 from stoker.core.registry import Model
 from stoker.core.request import RunOption
-from stoker.core.settings import Layer
+from stoker.core.resources import AcceleratorPolicy, HealthCheck, OnIdle
+from stoker.core.settings import FailureMode, Isolation, Layer, OnHangup
+from stoker.core.units import UNSET
 from stoker.core.usercode import caller, definition_line
 from stoker.core.values import frozen
-from stoker.pipelines import options as keywords
 from stoker.pipelines import signature as signatures
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, each
-from stoker.pipelines.options import CallOptions, Hook, PipelineOptions, StepOptions, split_options
 from stoker.pipelines.params import check, from_document
 from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 from stoker.pipelines.tracing import ACTIVE, BodySession, Call, Trace, checked_name, inside
+from stoker.settings.options import OPTIONS, layer_of
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from typing import Unpack
 
+    from stoker.core.launch import Launch
     from stoker.core.plan import Plan
+    from stoker.core.settings import DockerSettings, Monitor, PackageSettings, ResourceSettings, Retry
+
+
+Hook = Callable[..., Any]
+HOOKS: Final = ("on_success", "on_failure")
+LAUNCH_MARK: Final = "__stoker_launch__"
+"""What a decorator below `@step` leaves on the function: the step's `launch`."""
+
+
+class Options(TypedDict, total=False):
+    """What both a step and a pipeline may say; a pipeline says it for all of its steps."""
+
+    settings: Mapping[str, Any]
+    resources: ResourceSettings | Mapping[str, Any] | None
+    docker: DockerSettings | Mapping[str, Any] | None
+    packages: PackageSettings | Mapping[str, Any] | None
+    retry: Retry | Mapping[str, Any] | int | None
+    timeout: float | str | timedelta | None
+    cache: bool | Literal["strict"]
+    cache_key: Any
+    cache_expires: float | str | timedelta | None
+    isolation: Isolation
+    accelerator_policy: AcceleratorPolicy
+    health_check: HealthCheck
+    on_idle_gpu: OnIdle
+    monitor: Monitor | Mapping[str, Any] | float | str | None
+    track: str | Sequence[str]
+    previews: bool
+    environment: Mapping[str, str] | None
+    launch: Launch | Mapping[str, Any] | str | None
+    step_operator: str | None
+    on_success: Hook
+    on_failure: Hook
+
+
+class StepOptions(Options, total=False):
+    """Keywords of `@step`."""
+
+    name: str
+
+
+class CallOptions(StepOptions, total=False):
+    """Keywords of a step's `.with_options`: `id` is the step's key in the run, `after` what it waits for."""
+
+    id: str
+    after: Any
+
+
+class PipelineOptions(Options, total=False):
+    """Keywords of `@pipeline`: `max_parallel` steps may run at once, `on_hangup` says what a lost terminal means,
+    `require_proof` refuses a run with accelerators that are not proved, and the named outputs of a run belong to a
+    version of `model`."""
+
+    name: str
+    failure_mode: FailureMode
+    on_hangup: OnHangup
+    max_parallel: int | None
+    require_proof: bool
+    dynamic: bool
+    tags: Iterable[str]
+    model: Model | str | None
+    stack: str | None
+
+
+@frozen(kw_only=True, eq=False)
+class SplitOptions:
+    """The keywords of a decorator, split by what they mean."""
+
+    layers: tuple[Layer, ...]
+    """One layer of settings if any was given."""
+    hooks: Mapping[str, Hook]
+    """Functions by "on_success" and "on_failure"."""
+    rest: Mapping[str, Any]
+    """The other keywords, as they are."""
+
+
+def split_options(options: Mapping[str, Any], keywords: Any, *, owner: str, origin: str, step: bool) -> SplitOptions:
+    """The keywords of a decorator; `known` is the TypedDict that lists them, `owner` is who complains."""
+    names = keywords.__optional_keys__
+    for name in options:
+        if name not in names:
+            if step and name in PipelineOptions.__optional_keys__:
+                raise UsageError(f"{owner} has no option '{name}'", where=origin, fix=f"give {name} to @pipeline")
+            raise UsageError(f"{owner} has no option '{name}'{nearest(name, names)}", where=origin)
+    settings = {name: value for name, value in options.items() if name in OPTIONS and value is not UNSET}
+    layers: tuple[Layer, ...] = ()
+    if settings or options.get("settings"):
+        level: Any = "step" if step else "pipeline"
+        layers = (layer_of(origin, options.get("settings"), level=level, **settings),)
+    hooks = {name: options[name] for name in HOOKS if options.get(name, UNSET) is not UNSET}
+    for name, hook in hooks.items():
+        if not callable(hook):
+            raise UsageError(f"{owner}: {name}={hook!r} is not a function", where=origin)
+    others = {
+        name: value for name, value in options.items() if name not in OPTIONS and name not in (*HOOKS, "settings")
+    }
+    return SplitOptions(layers=layers, hooks=hooks, rest=others)
+
+
+def with_marks(options: Mapping[str, Any], function: Any, where: str) -> Mapping[str, Any]:
+    """The keywords of `@step`, and what decorators below it left on the function."""
+    launch = getattr(function, LAUNCH_MARK, None)
+    if launch is None:
+        return options
+    settings = options.get("settings")
+    if options.get("launch", UNSET) is not UNSET or (isinstance(settings, Mapping) and "launch" in settings):
+        raise UsageError(
+            "@step has launch=, and a decorator below it says how to launch, too",
+            where=where,
+            fix="keep one of the two",
+        )
+    return {**options, "launch": launch}
+
+
+def tags_of(tags: Any, where: str) -> tuple[str, ...]:
+    """Tags of a run: texts, not one text."""
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise UsageError(f"tags={tags!r} is not a list of texts", where=where, fix='write tags=["nightly"]')
+    return tuple(tags)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -398,7 +525,7 @@ def _checked_pipeline(function: Any, options: Mapping[str, Any], on_call: OnCall
 class _Definition:
     """What `@step` knows of a function."""
 
-    def __init__(self, function: Callable[..., Any], name: str, where: str, split: keywords.SplitOptions) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, where: str, split: SplitOptions) -> None:
         self.name = name
         self.where = where
         self._function = function
@@ -442,13 +569,13 @@ class _PipelineDefinition:
     tags: tuple[str, ...] = ()
     model: Model | None = None
 
-    def with_options(self, split: keywords.SplitOptions, where: str) -> _PipelineDefinition:
+    def with_options(self, split: SplitOptions, where: str) -> _PipelineDefinition:
         """The definition with more options."""
         fields = dict(split.rest)
         if "name" in fields:
             checked_name(fields["name"], "name of a pipeline", where)
         if "tags" in fields:
-            fields["tags"] = keywords.tags_of(fields["tags"], where)
+            fields["tags"] = tags_of(fields["tags"], where)
         if isinstance(fields.get("model"), str):
             fields["model"] = Model(fields["model"])
         return attrs.evolve(self, layers=(*self.layers, *split.layers), hooks={**self.hooks, **split.hooks}, **fields)
@@ -478,7 +605,7 @@ def _checked_step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
         )
     _check_function(function, "@step")
     where = definition_line(function)
-    options = keywords.with_marks(options, function, where)
+    options = with_marks(options, function, where)
     split = split_options(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
     name = checked_name(split.rest.get("name", function.__name__), "name of a step", where)
     return Step(function, _Definition(function, name, where, split))

@@ -27,7 +27,7 @@ from stoker.core.secret import looks_secret
 from stoker.core.usercode import INSTALLED, script_module
 from stoker.core.values import frozen
 from stoker.plan.digest import CodePart, FunctionCode, read_code_of, read_module_code
-from stoker.plan.installed import identity
+from stoker.plan.modulecode import identity
 
 FORMAT: Final = 2
 """Version of the key's computation; keys of another version never match."""

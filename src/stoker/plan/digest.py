@@ -31,8 +31,7 @@ import attrs
 from stoker.core.usercode import is_own_package, is_user_class, is_user_file, is_user_module
 from stoker.core.values import frozen
 from stoker.plan.codereading import CodeReading, LookupSite, NamePath, read_code
-from stoker.plan.installed import package_root
-from stoker.plan.modulecode import imported_label, module_code, module_label, package_of, patches
+from stoker.plan.modulecode import imported_label, module_code, module_label, package_of, package_root, patches
 from stoker.plan.objects import (
     CONTAINERS,
     PARTIALS,
@@ -183,7 +182,7 @@ class FunctionCode:
     @functools.cached_property
     def of_main_block(self) -> tuple[str, ...]:
         """Names that the code reads and the main block of the program sets, each with its place."""
-        from stoker.plan.mainblock import names_of_main_block  # a module's functions have none
+        from stoker.plan.codereading import names_of_main_block  # a module's functions have none
 
         functions = (node.value for node in self._nodes if isinstance(node.value, types.FunctionType))
         return tuple(names_of_main_block(functions))

@@ -27,9 +27,21 @@ from stoker.core.receipt import Receipt, Track
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.words import count_text
 from stoker.report import stepparts
-from stoker.report.design import POLICY, badge, document, preformatted, section
-from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, table
-from stoker.report.receiptfigures import receipt_part
+from stoker.report.figures import receipt_part
+from stoker.report.markup import (
+    NOTHING,
+    POLICY,
+    Content,
+    Html,
+    badge,
+    document,
+    element,
+    facts,
+    joined,
+    preformatted,
+    section,
+    table,
+)
 from stoker.store import artifacts
 from stoker.store.previewing import lines_of
 from stoker.store.store import Store

@@ -14,8 +14,7 @@ from typing import Callable, Final, Literal, Mapping, Sequence
 
 from stoker.core.values import frozen
 from stoker.core.words import count_text, time_text
-from stoker.report.design import STATES, icon, tone_of
-from stoker.report.markup import NOTHING, Html, element, joined, link
+from stoker.report.markup import NOTHING, STATES, Html, element, icon, joined, link, tone_of
 from stoker.report.svg import time_axis
 
 MOST_NODES: Final = 300

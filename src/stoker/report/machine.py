@@ -1,21 +1,41 @@
-"""This machine's accelerators as `stoker devices` and the pages show them: who holds them, who waits, who uses them."""
+"""This machine's accelerators as `stoker devices` and the pages show them: who holds them, who waits, who uses them.
+
+Also what the machine does now, for `stoker top`.
+
+What a step's monitor measured is read from its file. Only devices that no monitor watches are asked themselves, and
+only of steps without a monitor the processes are read here. A stack's nodes are asked of its platforms.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, Mapping, Sequence
+import threading
+import time
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
 from stoker import stacks
+from stoker.backends.base.backend import PlatformNode
+from stoker.backends.base.leasing import samples_path
+from stoker.backends.registry import BACKENDS
+from stoker.client import Client, Run
 from stoker.client.leftout import LeftOut, recently_left_out
+from stoker.client.placements import Placement
 from stoker.core.codec import to_json
-from stoker.core.devices import Entry, Inventory, Process
+from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import BackendError, StokerError
+from stoker.core.values import frozen
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import processes
+from stoker.devices.processtree import Tree
+from stoker.devices.samples import LatestSample, latest
 from stoker.report.streams import say
+from stoker.stacks import Stack
 from stoker.store.store import open_store
+from stoker.vendors.base import Meter
+from stoker.vendors.registry import by_vendor
+from stoker.worker.beside import name_of
 from stoker.worker.survivors import Survivors
 
 
@@ -112,3 +132,373 @@ def version_text(version: tuple[int, int] | None) -> str:
 def _holder(entry: Entry) -> dict[str, Any]:
     holder = entry.holder
     return {"run": holder.run, "step": holder.key, "attempt": holder.attempt, "pid": holder.pid}
+
+
+@frozen(kw_only=True)
+class HostUse:
+    """The machine itself."""
+
+    cpus: int
+    busy: float
+    """Percent of all cores."""
+    load: float
+    """The load average of the last minute."""
+    memory: int
+    """Bytes."""
+    memory_used: int
+
+
+def host_use() -> HostUse:
+    """The machine's cores and memory; `busy` is since the call before."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return HostUse(
+        cpus=psutil.cpu_count() or 1,
+        busy=psutil.cpu_percent(),
+        load=os.getloadavg()[0],
+        memory=memory.total,
+        memory_used=memory.total - memory.available,
+    )
+
+
+FRESH: Final = 15.0
+"""Seconds after which a monitor's sample is no longer shown: it measures every 10 s at the least."""
+PLACES: Final = 10.0
+"""Seconds between two looks at a run's jobs on its platform: there may be ten thousand."""
+NODES: Final = 30.0
+"""Seconds between two questions to a stack's platforms."""
+_RUNS: Final = 100
+"""Runs whose steps are listed."""
+
+
+@frozen(kw_only=True)
+class DeviceUse:
+    """A device, who has it, and what it does; None for what is not known."""
+
+    device: Device
+    leases: tuple[str, ...] = ()
+    """The attempts that hold it, in words."""
+    users: tuple[int, ...] = ()
+    """Pids of the processes on it."""
+    utilization: float | None = None
+    """Percent."""
+    memory: int | None = None
+    """Bytes in use."""
+    power: float | None = None
+    """Watts."""
+    temperature: float | None = None
+    """Degrees Celsius."""
+
+
+@frozen(kw_only=True)
+class StepUse:
+    """A step or an element that runs, and what it uses; None for what is not known here."""
+
+    run: str
+    pipeline: str
+    key: str
+    attempt: int
+    seconds: float | None = None
+    """Since it began."""
+    cpus: float | None = None
+    """Cores in use."""
+    memory: int | None = None
+    """Bytes."""
+    processes: int | None = None
+    devices: tuple[str, ...] = ()
+    """UUIDs of the devices that it holds on this machine."""
+    node: str = ""
+    """The platform's node or job; empty on this machine."""
+
+
+@frozen(kw_only=True)
+class StackNodes:
+    """The nodes of one part of a stack."""
+
+    part: str
+    """The platform, and of a step operator its name."""
+    nodes: tuple[PlatformNode, ...] = ()
+    problem: str = ""
+    """Why they are not known."""
+
+
+@frozen(kw_only=True)
+class MachineUse:
+    """What there is to see at one moment."""
+
+    host: HostUse
+    inventory: Inventory
+    devices: tuple[DeviceUse, ...] = ()
+    steps: tuple[StepUse, ...] = ()
+    waiting: tuple[tuple[str, str], ...] = ()
+    """Attempts that wait for devices, and why."""
+    nodes: tuple[StackNodes, ...] = ()
+    problem: str = ""
+    """Why the steps are not known."""
+
+
+class MachineWatch:
+    """Looks at this machine again and again. `client` reads the store in which runs are, None where there is none."""
+
+    def __init__(self, inventory: Inventory, client: Client | None, scratch: str) -> None:
+        self._inventory = inventory
+        self._client = client
+        self._scratch = scratch
+        self._ledger = ledger_of(inventory)
+        self._trees: dict[int, Tree] = {}
+        self._cpu: dict[str, tuple[float, float]] = {}
+        self._meters: dict[str, list[Meter]] = {}
+        self._measured: dict[str, dict[str, Any]] = {}
+        self._places: dict[str, tuple[float, Mapping[str, Sequence[Placement]]]] = {}
+
+    def look(self, processes: Iterable[Process], nodes: Sequence[StackNodes] = ()) -> MachineUse:
+        """What is there now. `processes` are those on the devices, as the drivers tell."""
+        ledger = entries_of(self._ledger)
+        problem, running = "", list[_Running]()
+        try:
+            running = list(self._running())
+        except StokerError as error:
+            problem = str(error)
+        samples = {one.job: self._sample(one.job) for one in running if not one.node}
+        measured = {
+            uuid: row for sample in samples.values() if sample is not None for uuid, row in sample.devices.items()
+        }
+        held = {f"{one.holder.run}/{one.holder.key}/{one.holder.attempt}": one.devices for one in ledger}
+        return MachineUse(
+            host=host_use(),
+            inventory=self._inventory,
+            devices=tuple(self._devices(ledger, by_device(processes), measured)),
+            steps=tuple(self._steps(running, samples, held)),
+            waiting=tuple((_words(one), one.waits) for one in ledger if not one.devices),
+            nodes=tuple(nodes),
+            problem=problem,
+        )
+
+    def _sample(self, job: str) -> LatestSample | None:
+        sample = latest(samples_path(self._scratch, job))
+        return sample if sample is not None and sample.age <= max(FRESH, 3 * sample.interval) else None
+
+    # Devices
+
+    def _devices(
+        self, ledger: Sequence[Entry], users: Mapping[str, Sequence[Process]], measured: Mapping[str, Mapping[str, Any]]
+    ) -> Iterable[DeviceUse]:
+        rows = {**self._measure([one for one in self._inventory.devices if one.uuid not in measured]), **measured}
+        for device in self._inventory.devices:
+            row = rows.get(device.uuid, {})
+            on_it = users.get(device.uuid, ())
+            memory = row.get("m")
+            if memory is None and on_it and not row:
+                memory = sum(one.memory for one in on_it) or None
+            yield DeviceUse(
+                device=device,
+                leases=tuple(_words(one) for one in ledger if device.uuid in one.devices),
+                users=tuple(one.pid for one in on_it),
+                utilization=row.get("u", row.get("up")),
+                memory=None if memory is None else int(memory),
+                power=row.get("w"),
+                temperature=row.get("c"),
+            )
+
+    def _measure(self, devices: Sequence[Device]) -> dict[str, Mapping[str, Any]]:
+        """A row for each real device that answers and that no monitor watches.
+
+        A meter reads what changes slowly, such as the temperature, less often: the row has the last of each.
+        """
+        rows: dict[str, Mapping[str, Any]] = {}
+        for vendor, alike in by_vendor([one for one in devices if not one.simulated]).items():
+            if vendor.meter is None:
+                continue
+            for device in alike:  # one meter each: which devices a monitor watches changes
+                if device.uuid not in self._meters:
+                    try:
+                        self._meters[device.uuid] = [vendor.meter([device])]
+                    except OSError:
+                        self._meters[device.uuid] = []  # the driver does not tell: it stays unknown
+                for meter in self._meters[device.uuid]:
+                    for uuid, row in meter.sample(time.monotonic(), frozenset())[0].items():
+                        rows[uuid] = self._measured[uuid] = {**self._measured.get(uuid, {}), **row}
+        return rows
+
+    # Steps
+
+    def _running(self) -> Iterable[_Running]:
+        if self._client is None:
+            return
+        for run in self._client.runs(status="running", limit=_RUNS):
+            places = self._placements(run)
+            there = {key: jobs[-1] for key, jobs in places.items() if jobs[-1].started and not jobs[-1].ended}
+            for step in run.steps.values():
+                if step.status == "running" and step.count is None and step.key not in there:
+                    yield _Running(run=run, key=step.key, attempt=step.attempt_count, since=_epoch(step.started))
+            for key, (attempt, since) in run.active.items():
+                yield _Running(run=run, key=key, attempt=attempt, since=since.timestamp())
+            for key, job in there.items():
+                node = job.node or job.job or "its platform"
+                yield _Running(run=run, key=key, attempt=job.attempt, since=_epoch(job.started), node=node)
+
+    def _placements(self, run: Run) -> Mapping[str, Sequence[Placement]]:
+        asked, found = self._places.get(run.id, (0.0, {}))
+        if not asked or time.monotonic() - asked >= PLACES:
+            found = run.placements
+            self._places[run.id] = (time.monotonic(), found)
+        return found
+
+    def _steps(
+        self,
+        running: Sequence[_Running],
+        samples: Mapping[str, LatestSample | None],
+        held: Mapping[str, tuple[str, ...]],
+    ) -> Iterable[StepUse]:
+        unwatched = {one.job for one in running if not one.node and samples.get(one.job) is None}
+        roots = processes_of(unwatched)
+        living = {pid for pids in roots.values() for pid in pids}
+        self._trees = {pid: self._trees.get(pid) or Tree(pid) for pid in living}
+        for one in running:
+            sample = samples.get(one.job)
+            use: dict[str, Any] = {}
+            if sample is not None:
+                use = {"cpus": sample.cpus, "memory": sample.memory, "processes": sample.processes}
+            elif one.job in roots:
+                use = self._use_of(one.job, roots[one.job])
+            yield StepUse(
+                run=one.run.id,
+                pipeline=one.run.pipeline,
+                key=one.key,
+                attempt=one.attempt,
+                seconds=None if one.since is None else max(0.0, time.time() - one.since),
+                devices=held.get(one.job, ()),
+                node=one.node,
+                **use,
+            )
+
+    def _use_of(self, job: str, pids: Sequence[int]) -> dict[str, Any]:
+        """What the processes of a job use, and all that they started."""
+        readings = [self._trees[pid].read() for pid in pids]
+        spent, now = sum(one.cpu or 0.0 for one in readings), time.monotonic()
+        before = self._cpu.get(job)
+        self._cpu[job] = (now, spent)
+        sizes = [one.memory for one in readings if one.memory is not None]
+        return {
+            "cpus": None if before is None or now <= before[0] else max(0.0, spent - before[1]) / (now - before[0]),
+            "memory": sum(sizes) if sizes else None,
+            "processes": sum(one.processes for one in readings),
+        }
+
+
+@frozen(kw_only=True)
+class _Running:
+    """A step or an element that runs."""
+
+    run: Run
+    key: str
+    attempt: int
+    since: float | None
+    node: str = ""
+
+    @property
+    def job(self) -> str:
+        return f"{self.run.id}/{self.key}/{self.attempt}"
+
+
+def processes_of(jobs: Iterable[str]) -> dict[str, list[int]]:
+    """Job → its process on this machine, or those of its ranks where it has no other; by the names of `worker.beside`.
+
+    Empty on a system without /proc.
+    """
+    wanted = {name_of(job): job for job in jobs}
+    if not wanted:
+        return {}
+    alone: dict[str, list[int]] = {}
+    ranks: dict[str, list[int]] = {}
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                name, dash, _ = file.read(64).decode("utf-8", "replace").strip().partition("-")
+        except OSError:
+            continue
+        if name in wanted:
+            (ranks if dash else alone).setdefault(wanted[name], []).append(pid)
+    return {**ranks, **alone}
+
+
+def stack_nodes(stack: Stack) -> list[StackNodes]:
+    """The nodes of a stack's parts, asked of their platforms; of parts that have none, or do not tell, nothing."""
+    found: dict[str, StackNodes] = {}
+    for name, part in {"": stack.orchestrator, **stack.step_operators}.items():
+        backend = BACKENDS.load(part.flavor)
+        if backend.nodes is None:
+            continue
+        words = f"{backend.title} {name}".strip()
+        try:
+            found[words] = StackNodes(part=words, nodes=tuple(backend.nodes(part.options)))
+        except StokerError as error:
+            found[words] = StackNodes(part=words, problem=str(error))
+    return list(found.values())
+
+
+class NodeWatch:
+    """The nodes of a stack, asked in a thread: a platform may take seconds to answer."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._found: list[StackNodes] = []
+        self._answered = False
+        self._asked = 0.0
+        self._thread: threading.Thread | None = None
+
+    def known(self, *, patience: float = 0.0) -> list[StackNodes]:
+        """The last answers; asks again where they are old, and waits up to `patience` seconds for the first ones."""
+        due = not self._asked or time.monotonic() - self._asked >= NODES
+        if due and (self._thread is None or not self._thread.is_alive()):
+            self._asked = time.monotonic()
+            self._thread = threading.Thread(target=self._ask, daemon=True)
+            self._thread.start()
+        if self._thread is not None and not self._answered:
+            self._thread.join(patience)
+        return self._found
+
+    def _ask(self) -> None:
+        self._found = stack_nodes(self._stack)
+        self._answered = True
+
+
+def use_document(use: MachineUse) -> dict[str, Any]:
+    """What is seen as JSON."""
+    return {
+        "host": attrs.asdict(use.host),
+        "simulated": use.inventory.simulated,
+        "devices": [
+            {
+                **{name: getattr(one.device, name) for name in ("kind", "index", "uuid", "model", "slice")},
+                "memory": one.device.memory,
+                "memory_used": one.memory,
+                **{name: getattr(one, name) for name in ("utilization", "power", "temperature")},
+                "leases": list(one.leases),
+                "pids": list(one.users),
+            }
+            for one in use.devices
+        ],
+        "steps": [attrs.asdict(one) for one in use.steps],
+        "waiting": [{"attempt": attempt, "why": why} for attempt, why in use.waiting],
+        "nodes": to_json(use.nodes),
+        "problem": use.problem,
+    }
+
+
+def _words(entry: Entry) -> str:
+    holder = entry.holder
+    gone = ", in quarantine" if entry.survivors else ""
+    return f"{holder.run} {holder.key} #{holder.attempt}{gone}"
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return []
+
+
+def _epoch(moment: Any) -> float | None:
+    return None if moment is None else float(moment.timestamp())

@@ -29,14 +29,25 @@ from stoker.core.words import attempts_text, bounded, count_text, time_text, too
 from stoker.plan import plandoc
 from stoker.plan.plandoc import given_settings
 from stoker.report import stepparts
-from stoker.report.design import badge, document, folded, notice, section
+from stoker.report.figures import View, elements_part, metrics_part, receipt_part
 from stoker.report.graphs import GraphStep, PhaseSpan, TimelineRow, graph, timeline
-from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, link, table
-from stoker.report.metricfigures import metrics_part
-from stoker.report.receiptfigures import receipt_part
+from stoker.report.markup import (
+    NOTHING,
+    Content,
+    Html,
+    badge,
+    document,
+    element,
+    facts,
+    folded,
+    joined,
+    link,
+    notice,
+    section,
+    table,
+)
+from stoker.report.receipts import StepReceipt, newest_receipt, run_receipts
 from stoker.report.stepparts import preview_part
-from stoker.report.stepreceipts import StepReceipt, newest_receipt, run_receipts
-from stoker.report.variantfigures import View, elements_part
 from stoker.store.previews import preview
 from stoker.store.store import Store
 

@@ -14,9 +14,20 @@ from stoker.client.usage import Usage, usage_of_document
 from stoker.core.plan import LogLine
 from stoker.core.preview import Preview
 from stoker.core.words import bounded, memory_text, number_text, time_text
-from stoker.report import ansi
-from stoker.report.design import badge, folded, notice, preformatted
-from stoker.report.markup import NOTHING, Content, Html, element, facts, joined, table
+from stoker.report import markup
+from stoker.report.markup import (
+    NOTHING,
+    Content,
+    Html,
+    badge,
+    element,
+    facts,
+    folded,
+    joined,
+    notice,
+    preformatted,
+    table,
+)
 from stoker.report.svg import Drawing, Line, chart, histogram
 
 
@@ -182,7 +193,7 @@ def log_part(lines: Sequence[LogLine], *, label: str = "log") -> Html:
     rows = []
     for line in lines:
         rank = NOTHING if line.rank is None else element("span", {"class": "rank"}, f"[{line.rank}] ")
-        text = ansi.line(line.text, most=LINE)
+        text = markup.line(line.text, most=LINE)
         # Whom the colour does not help is told by the mark.
         mark = "! " if line.stream == "stderr" else ""
         rows.append(joined([rank, element("span", {"class": "stderr"}, mark, text) if mark else text]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Callable, Final, Iterator, Sequence
 
-from stoker.backends.base.nodes import NodeDevices, PlatformNode
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report.live import columns_of, cut, pad
-from stoker.report.machineuse import DeviceUse, MachineUse, StackNodes, StepUse
+from stoker.report.machine import DeviceUse, MachineUse, StackNodes, StepUse
 
 Paint = Callable[[str, str], str]
 """A text in an ANSI colour."""

@@ -10,8 +10,7 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.backends.refused import refusal
-from stoker.backends.registry import BACKENDS
+from stoker.backends.registry import BACKENDS, refusal
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings

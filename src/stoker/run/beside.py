@@ -15,7 +15,7 @@ import zlib
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker import stacks
-from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
+from stoker.backends.base.backend import NOT_HERE, Beside, RunningAttempt
 from stoker.backends.registry import BACKENDS
 from stoker.client import Client, Step
 from stoker.client.keys import element_of

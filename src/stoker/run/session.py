@@ -355,8 +355,7 @@ class Session:
             from functools import partial
 
             from stoker.devices.leases import Ledger
-            from stoker.devices.probe import probe, processes
-            from stoker.devices.simulate import parse_simulation
+            from stoker.devices.probe import parse_simulation, probe, processes
             from stoker.worker.survivors import Survivors
 
             text = self.request.simulate

@@ -1,26 +1,55 @@
-"""What a called pipeline reaches first: it starts the fork server, and then imports the driver while that boots.
+"""`@pipeline`, and what a called pipeline reaches first.
 
-Kept apart from the driver because the driver's imports take as long as the fork server's start.
+`pipelines` turns functions into graphs and knows nothing of running; here a pipeline gets what a call of it does, which
+is to start the fork server, and to import the driver while that boots: its imports take as long. Workers import this
+module with the user's, so it loads nothing else of this folder before a pipeline is called.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, ParamSpec, overload
 
-from stoker.core.collector import seldom_collected
-from stoker.core.errors import UsageError
-from stoker.core.request import RunRequest
-from stoker.pipelines.scripts import watch_script
-from stoker.report.streams import open_missing
-from stoker.worker import spare
+from stoker.pipelines.functional import Pipeline, pipeline_of
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from stoker.client import Run
+    from stoker.core.request import RunRequest
+    from stoker.pipelines.functional import PipelineOptions
     from stoker.run.program import Program
+
+
+P = ParamSpec("P")
+
+
+@overload
+def pipeline(function: Callable[P, Any], /) -> Pipeline[P]: ...
+@overload
+def pipeline(**options: Unpack[PipelineOptions]) -> Callable[[Callable[P, Any]], Pipeline[P]]: ...
+def pipeline(function: Any = None, /, **options: Any) -> Any:
+    """Make a function a pipeline; its options are its steps' defaults; `dynamic=True`: its body sees real values."""
+    if function is None:
+        return lambda decorated: pipeline_of(decorated, options, call)
+    return pipeline_of(function, options, call)
+
+
+def call(program: Pipeline[...], arguments: Mapping[str, Any]) -> Any:
+    """Run a pipeline that the user's code calls, with what the command line says of it."""
+    from stoker.run import commandline
+
+    configured, request = commandline.read_call(program, arguments)
+    return run(configured, arguments, request)
 
 
 def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a program to its end, or with `detach` to its beginning; see `driver.run`."""
+    from stoker.core.collector import seldom_collected
+    from stoker.core.errors import UsageError
+    from stoker.pipelines.scripts import watch_script
+    from stoker.report.streams import open_missing
+    from stoker.worker import spare
+
     open_missing()
     watch_script()
     if request.detach and request.debug:

@@ -15,10 +15,9 @@ from stoker.core.docker import DockerSettings, parse_environment
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import single
 from stoker.core.launch import Launch
-from stoker.core.monitoring import WATCHED, Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
-from stoker.core.resources import ResourceSettings, check_complete
+from stoker.core.resources import WATCHED, Monitor, ResourceSettings, check_complete
 from stoker.core.secret import Secret
 from stoker.core.settings import COMPONENTS, NO_RETRY, TRACKED, Layer, Level, Retry, StepSettings, fields_given
 from stoker.core.units import (
@@ -247,7 +246,7 @@ def checked_flavor(flavor: str) -> str:
 
 def _refuse_platform(name: str) -> None:
     """Refuse a platform that people look for and that has no backend."""
-    from stoker.backends.refused import refusal
+    from stoker.backends.registry import refusal
 
     if refusal(name):
         raise SettingsError(refusal(name))

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import NotFound, UsageError
-from stoker.report import ansi
+from stoker.report import markup
 
 Action = Literal["cancel", "resume", "rerun"]
 ACTIONS: Final[tuple[Action, ...]] = ("cancel", "resume", "rerun")
@@ -161,7 +161,7 @@ class StartedCommand:
         """What it wrote so far, the end of much."""
         size = os.fstat(self._output.fileno()).st_size
         data = os.pread(self._output.fileno(), _LONGEST_OUTPUT, max(0, size - _LONGEST_OUTPUT))
-        return "\n".join(ansi.plain(line) for line in data.decode("utf-8", "replace").splitlines())
+        return "\n".join(markup.plain(line) for line in data.decode("utf-8", "replace").splitlines())
 
     def close(self) -> None:
         """Forget its output."""

@@ -16,8 +16,8 @@ from stoker.core.codec import to_json
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.words import count_text
 from stoker.report import machine
+from stoker.report.figures import MOST
 from stoker.report.runreport import plan_of
-from stoker.report.variantfigures import MOST
 from stoker.ui import actions, compare, pages, runview, streams
 from stoker.ui.artifacts import lineage_of, output_of
 from stoker.ui.runview import RunQuery

@@ -27,8 +27,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stoker import stacks
 from stoker.client import Client
 from stoker.core.errors import InfrastructureError, StokerError, UsageError
-from stoker.report.design import stylesheet
-from stoker.report.machineuse import NodeWatch
+from stoker.report.machine import NodeWatch
+from stoker.report.markup import stylesheet
 from stoker.ui import access as rules
 from stoker.ui import api, pages
 from stoker.ui.access import COOKIE, LOGIN, PageAccess, PageRefusal, Visit, check

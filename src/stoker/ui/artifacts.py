@@ -15,8 +15,7 @@ from stoker.client import Output, Run
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, StokerError
 from stoker.core.preview import picture_type
-from stoker.report.design import empty
-from stoker.report.markup import Html, element
+from stoker.report.markup import Html, element, empty
 from stoker.report.stepparts import preview_part
 from stoker.store import previews
 from stoker.store.blobs import Blobs

@@ -16,10 +16,9 @@ from stoker.core.errors import UsageError
 from stoker.core.plan import Plan
 from stoker.core.words import number_text, time_text
 from stoker.plan.plandoc import given_settings
+from stoker.report.figures import MOST, View, comparison, variants_part
 from stoker.report.markup import Html, element, joined
-from stoker.report.metricfigures import comparison
 from stoker.report.runreport import plan_of
-from stoker.report.variantfigures import MOST, View, variants_part
 from stoker.store.store import Store
 
 Logged = Mapping[str, Metrics]

@@ -18,10 +18,9 @@ from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
 from stoker.core.words import count_text, time_text
 from stoker.report import cards, machine
-from stoker.report.metricfigures import metrics_part
+from stoker.report.figures import MOST, metrics_part
 from stoker.report.runreport import plan_of
 from stoker.report.top import devices_text
-from stoker.report.variantfigures import MOST
 from stoker.ui import access as rules
 from stoker.ui import actions, artifacts, compare, rendering, runview, streams
 from stoker.ui.artifacts import artifact_of, lineage_of, output_of

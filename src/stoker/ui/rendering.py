@@ -16,13 +16,12 @@ from starlette.responses import HTMLResponse, Response
 from stoker.client import Client
 from stoker.core.values import define
 from stoker.core.words import attempts_text, count_text, memory_text, time_text
-from stoker.report.design import badge, favicon, icon
-from stoker.report.markup import Html, element, facts, table
+from stoker.report.markup import Html, badge, element, facts, favicon, icon, table
 from stoker.store.store import Store
 from stoker.ui.access import PageAccess
 
 if TYPE_CHECKING:
-    from stoker.report.machineuse import NodeWatch
+    from stoker.report.machine import NodeWatch
     from stoker.ui.actions import StartedCommands
     from stoker.ui.streams import Streams
 

@@ -31,14 +31,13 @@ from stoker.core.words import EXPECTED_START, memory_text, number_text, time_tex
 from stoker.plan.plandoc import given_settings
 from stoker.report import machine
 from stoker.report.cards import components
-from stoker.report.design import badge
+from stoker.report.figures import View, variant_charts
 from stoker.report.graphs import GraphStep, PhaseSpan, TimelineRow, graph, timeline
 from stoker.report.live import pending_texts
-from stoker.report.markup import NOTHING, Content, Html
+from stoker.report.markup import NOTHING, Content, Html, badge
+from stoker.report.receipts import StepReceipt, attempt_receipt, newest_receipt, run_receipts
 from stoker.report.runreport import accelerator_part, phases
-from stoker.report.stepreceipts import StepReceipt, attempt_receipt, newest_receipt, run_receipts
 from stoker.report.svg import spark
-from stoker.report.variantfigures import View, variant_charts
 from stoker.store.store import Store
 from stoker.ui.rendering import url
 

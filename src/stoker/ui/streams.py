@@ -22,7 +22,7 @@ from stoker.client.logs import last_attempt
 from stoker.core.errors import InfrastructureError, StokerError
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE
-from stoker.report import ansi
+from stoker.report import markup
 from stoker.report.markup import Html, element, joined
 from stoker.store.logs import Ranks
 from stoker.store.store import Store
@@ -95,7 +95,7 @@ def row_of(line: LogLine, number: int | None = None) -> Html:
     )
     clock = time.strftime("%H:%M:%S", time.localtime(line.time)) if line.time else ""
     rank = element("span", {"class": "rank"}, f"r{line.rank}") if line.rank is not None else Html("")
-    text = element("span", {"class": "x"}, ansi.line(line.text))
+    text = element("span", {"class": "x"}, markup.line(line.text))
     kind = "line stderr" if line.stream == "stderr" else "line"
     return element("div", {"class": kind}, count, element("span", {"class": "t"}, clock), rank, text)
 
@@ -121,7 +121,7 @@ def text_lines(store: Store, step: Step, attempt: int, rank: Ranks) -> Iterator[
 def _found(lines: Iterator[LogLine], query: str) -> Iterator[tuple[int, LogLine]]:
     wanted, shown = query.casefold(), 0
     for number, line in enumerate(lines, 1):
-        if wanted in ansi.plain(line.text).casefold():
+        if wanted in markup.plain(line.text).casefold():
             yield number, line
             shown += 1
             if shown >= MOST_FOUND:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Mapping, NamedTuple
 
 SIMULATE: Final = "STOKER_SIMULATE"
-"""The variable that describes simulated accelerators (`devices.simulate`)."""
+"""The variable that describes simulated accelerators (`devices.probe`)."""
 
 
 class BuiltinVendor(NamedTuple):

@@ -57,8 +57,7 @@ from stoker.core.protocol import (
     WorkerJob,
 )
 from stoker.core.status import CAUSES, INPUT_ERROR, NO_GPU
-from stoker.devices.probe import probe, visible
-from stoker.devices.simulate import parse_simulation
+from stoker.devices.probe import parse_simulation, probe, visible
 from stoker.store import notes
 from stoker.vendors.registry import environment_of, visibility_variables
 from stoker.vendors.table import NO_DEVICES

@@ -20,8 +20,7 @@ from stoker.backends.aws.outside import (
     role_check,
     trust_policy,
 )
-from stoker.backends.aws_batch.account import Account, read_account
-from stoker.backends.aws_batch.client import OVER, BatchClient
+from stoker.backends.aws_batch.client import OVER, Account, BatchClient, read_account
 from stoker.backends.aws_batch.definitions import LOG_GROUP, log_group, log_options
 from stoker.backends.aws_batch.queues import JobQueue
 from stoker.backends.aws_batch.settings import BatchSettings

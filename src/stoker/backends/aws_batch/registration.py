@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
 from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts
-from stoker.backends.base.beside import RunningAttempt, no_way
-from stoker.core.findings import Check
+from stoker.backends.base.backend import (
+    Backend,
+    FlowDecorator,
+    RunningAttempt,
+    StackSetup,
+    later,
+    no_way,
+    of_parts,
+    reach,
+)
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
@@ -38,15 +45,6 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     )
 
 
-def doctor() -> Iterator[Check]:
-    """Whether there is a login for AWS, which SageMaker uses, too."""
-    from stoker.backends.base.reaching import reach
-
-    files = ("~/.aws/credentials", "~/.aws/config")
-    variables = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
-    yield reach("aws", files=files, variables=variables)
-
-
 SETUP: Final = StackSetup(
     questions={
         "region": "The region of the queues",
@@ -71,7 +69,7 @@ BATCH: Final = Backend(
     settings=BatchSettings,
     open=later("stoker.backends.aws_batch.backend:BatchBackend", takes=2),
     sends_code=True,
-    unasked=("STK318",),  # of backends.aws_batch.account, which is imported when an account is asked
+    unasked=("STK318",),  # of backends.aws_batch.client, which is imported when an account is asked
     decorator=FlowDecorator(
         name="batch",
         title="AWS Batch",
@@ -80,7 +78,11 @@ BATCH: Final = Backend(
     ),
     puller=puller,
     parent_image=image_of_settings(BatchSettings),
-    doctor=doctor,
+    doctor=lambda: reach(
+        "aws",
+        files=("~/.aws/credentials", "~/.aws/config"),
+        variables=("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    ),
     probe=later("stoker.backends.aws_batch.outside:probe"),
     setup=SETUP,
     left_jobs=of_parts("stoker.backends.aws_batch.outside:left_jobs"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from typing import (
     TYPE_CHECKING,
@@ -27,6 +28,7 @@ from typing import (
 
 import attrs
 
+from stoker.core.errors import UsageError
 from stoker.core.findings import Check
 from stoker.core.plugins import resolve
 from stoker.core.secret import Secret
@@ -34,15 +36,99 @@ from stoker.core.values import IdentityKey, frozen
 from stoker.worker.secrets import read
 
 if TYPE_CHECKING:
-    from stoker.backends.base.beside import Beside, RunningAttempt
     from stoker.backends.base.leasing import Leasing
-    from stoker.backends.base.nodes import PlatformNode
     from stoker.backends.base.pulling import Puller
     from stoker.core.devices import Lease
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
     from stoker.core.plan import Capacity, Code, Job, JobStatus, Site, StepPlan
     from stoker.core.protocol import StepResult, StepTask, WorkerJob
+
+
+NOT_HERE: Final = "STK345"
+"""The platform gives no way to its jobs, or none from this machine."""
+
+
+@frozen(kw_only=True)
+class RunningAttempt:
+    """An attempt of a step that runs."""
+
+    run: str
+    key: str
+    attempt: int
+    host: str
+    """The machine of the run's driver."""
+    placement: Mapping[str, Any] = attrs.field(factory=dict)
+    """Where it is on a platform with a queue, by the names of `client.placements.Placement`."""
+    identity: Mapping[str, Any] = attrs.field(factory=dict)
+    """What its backend recorded of its job, as `Backend.end_recorded` takes it, and where the job runs."""
+    devices: Mapping[str, str] = attrs.field(factory=dict)
+    """The variables by which a process of this machine sees its devices."""
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    """The variables that the step's settings name, without secrets."""
+
+
+@frozen(kw_only=True)
+class Beside:
+    """A place where commands run beside an attempt."""
+
+    where: str
+    """The place in words, such as "this machine"."""
+    argv: tuple[str, ...] = ()
+    """The command of this machine that runs there what is appended to it."""
+    terminal: tuple[str, ...] = ()
+    """The same for a command that gets a terminal."""
+    inner: tuple[str, ...] | None = None
+    """Where `argv` is a login to another machine: the command there, before what is appended, which both are one word
+    of the login, for its shell to read."""
+    inner_terminal: tuple[str, ...] = ()
+    """The same for a command that gets a terminal."""
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables that the process was given when it was there already."""
+    only_prints: str = ""
+    """Why commands get no standard input and no terminal there, and what to do about it; empty where they get both."""
+
+    def words(self, command: Sequence[str], *, terminal: bool) -> list[str]:
+        """The command of this machine that runs a command there."""
+        terminal = terminal and not self.only_prints
+        outer, inner = (self.terminal, self.inner_terminal) if terminal else (self.argv, self.inner or ())
+        return [*outer, *command] if self.inner is None else [*outer, shlex.join([*inner, *command])]
+
+
+def no_way(attempt: RunningAttempt, why: str, *, fix: str) -> UsageError:
+    """The refusal of a platform that gives no way to its jobs."""
+    job = str(attempt.identity.get("job") or attempt.placement.get("job") or "")
+    where = f" is {job}" if job else " runs there"
+    return UsageError(f"step '{attempt.key}'{where}, which cannot be entered: {why} ({NOT_HERE})", fix=fix)
+
+
+@frozen(kw_only=True)
+class NodeDevices:
+    """Accelerators of one kind on a node."""
+
+    model: str
+    """The platform's name for them, or the catalog's where a label tells the model."""
+    count: float
+    free: float | None = None
+    """How many nothing asked for; None where the platform does not tell."""
+
+
+@frozen(kw_only=True)
+class PlatformNode:
+    """A node of a platform, or several that are alike; amounts are those of each."""
+
+    name: str
+    """Its name; of several as the platform lists them, such as "gpu[01-08]"."""
+    count: int = 1
+    state: str = ""
+    """The platform's word, such as "idle" or "not ready"."""
+    group: str = ""
+    """Partitions of Slurm that it is in."""
+    cpus: float | None = None
+    memory: int | None = None
+    """Bytes; None where the platform does not tell."""
+    devices: tuple[NodeDevices, ...] = attrs.field(factory=tuple)
+
 
 T = TypeVar("T")
 Settings = TypeVar("Settings", bound=attrs.AttrsInstance)
@@ -492,6 +578,19 @@ def of_parts(target: str, *, folder: str = "") -> Callable[..., Any]:
         return resolve(target)(parts, where, *others) if there else ()
 
     return found
+
+
+def reach(
+    name: str, *, commands: Iterable[str] = (), files: Iterable[str] = (), variables: Iterable[str] = ()
+) -> Sequence[Check]:
+    """A line of `stoker doctor`: which commands on the PATH, files and folders (with "~") and variables are there to
+    reach a platform with. No file is read, and no platform asked."""
+    import shutil
+
+    there = [path for command in commands if (path := shutil.which(command)) is not None]
+    there += [path for file in files if os.path.exists(path := os.path.expanduser(file))]
+    there += [variable for variable in variables if os.environ.get(variable)]
+    return [Check(name=name, found=", ".join(there) or "nothing to reach it with (optional)")]
 
 
 @frozen

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
-from stoker.backends.base.archives import archive
 from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.core import orders as mailbox
@@ -20,6 +21,19 @@ from stoker.core.plan import Job, JobStatus
 from stoker.core.protocol import RESULT
 from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.store import notes
+
+
+def archive(folder: Path) -> bytes:
+    """A folder as a zip archive: the same bytes for the same files."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), (1980, 1, 1, 0, 0, 0))
+                entry.external_attr = 0o100644 << 16
+                file.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return data.getvalue()
+
 
 ABOUT: Final = "about.json"
 """What a later driver must know of an order, in the order's folder."""

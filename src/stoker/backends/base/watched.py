@@ -19,9 +19,8 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.backend import PlatformNotice
-from stoker.backends.base.channel import Channel
+from stoker.backends.base.channel import Channel, Reader
 from stoker.backends.base.messages import nodes_of
-from stoker.backends.base.output import Reader
 from stoker.backends.base.platforms import AtHand, Away, JobReport, Platform, PromptPlatform, RemotePlatform, Silence
 from stoker.backends.base.statuses import failed
 from stoker.core.devices import Lease

@@ -1,8 +1,8 @@
 """A container engine: containers for steps, on Docker or podman, here or where DOCKER_HOST says.
 
-`requests` builds what is sent, `engines` talks to the engine. `attempt` runs a step in a container of its own,
-`warmattempt` in one that takes several, one after another (`warm`). A container outlives its driver: a later driver
-with the same job finds it by its labels and adopts it, if it still runs or went well.
+`requests` builds what is sent, `engines` talks to the engine. `attempt` runs a step in a container of its own, `warm`
+in one that takes several, one after another. A container outlives its driver: a later driver with the same job finds it
+by its labels and adopts it, if it still runs or went well.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from stoker.backends.docker.jobfiles import (
 from stoker.backends.docker.lifecycle import owner_in
 from stoker.backends.docker.requests import LABEL, NO_FILES, SHAPE_LABEL, ContainerRequest, EngineFacts
 from stoker.backends.docker.settings import SECRETS, ContainerSettings
-from stoker.backends.docker.warm import WarmContainer, WarmContainers, remove_dead
-from stoker.backends.docker.warmattempt import WarmAttempt, WarmJob
+from stoker.backends.docker.warm import WarmAttempt, WarmContainer, WarmContainers, WarmJob, remove_dead
 from stoker.backends.docker.warmfiles import (
     CONTAINER_LABEL,
     ORDER_LABEL,

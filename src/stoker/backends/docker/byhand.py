@@ -13,7 +13,7 @@ import shlex
 import shutil
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
+from stoker.backends.base.backend import NOT_HERE, Beside, RunningAttempt
 from stoker.backends.base.byhand import (
     document_lines,
     input_lines,

@@ -13,8 +13,8 @@ from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.base.watched import Watched
-from stoker.backends.kubeflow import compile as kfp
 from stoker.backends.kubeflow import requests
+from stoker.backends.kubeflow import requests as kfp
 from stoker.backends.kubeflow.api import ENDPOINT as ENDPOINT_VARIABLE
 from stoker.backends.kubeflow.api import KubeflowApi, address_of, named_host
 from stoker.backends.kubeflow.platform import KubeflowPlatform

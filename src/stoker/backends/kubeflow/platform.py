@@ -26,7 +26,7 @@ from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubeflow import requests
 from stoker.backends.kubeflow.api import ASKED, OVER, KubeflowApi
-from stoker.backends.kubeflow.compile import Task
+from stoker.backends.kubeflow.requests import Task
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import BackendError, StokerError

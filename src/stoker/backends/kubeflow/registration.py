@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final, Iterator, Mapping, NoReturn
 
-from stoker.backends.base.backend import Backend, ProbeRequest, later, of_parts
-from stoker.backends.base.beside import RunningAttempt, no_way
+from stoker.backends.base.backend import Backend, ProbeRequest, RunningAttempt, later, no_way, of_parts
 from stoker.backends.base.pulling import Puller
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.errors import BackendError, SettingsError

@@ -1,7 +1,7 @@
 """The settings of the kubeflow backend: which endpoint, who asks, and what the pods of tasks are to be.
 
-The fields of a pod are those of `KubernetesSettings`, by the same names; `backends.kubeflow.compile` says which of them
-KFP's platform specification can express. ZenML's `KubeflowOrchestratorSettings` keep their names (`ALIASES`).
+The fields of a pod are those of `KubernetesSettings`, by the same names; `kubeflow.requests` says which of them KFP's
+platform specification can express. ZenML's `KubeflowOrchestratorSettings` keep their names (`ALIASES`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
-from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts
+from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts, reach
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.findings import Check
 
@@ -38,12 +38,10 @@ def complete_store(options: Mapping[str, Any], uri: str) -> str:
     return claims.complete(options, uri)
 
 
-def doctor() -> Iterator[Check]:
+def doctor() -> Sequence[Check]:
     """Whether a kubeconfig names a cluster, or this is a pod of one."""
-    from stoker.backends.base.reaching import reach
-
     paths = (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
-    yield reach("kubernetes", files=paths, variables=("KUBERNETES_SERVICE_HOST",))
+    return reach("kubernetes", files=paths, variables=("KUBERNETES_SERVICE_HOST",))
 
 
 def store_details(store: str) -> Mapping[str, str]:

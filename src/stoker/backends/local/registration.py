@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.base.backend import Backend, ProbeRequest, later
-from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
+from stoker.backends.base.backend import NOT_HERE, Backend, Beside, ProbeRequest, RunningAttempt, later
 from stoker.backends.local.settings import LocalSettings, local_capacity
 from stoker.core.errors import UsageError
 from stoker.core.findings import Check

@@ -19,7 +19,7 @@ import time
 from types import FrameType
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.beside import Beside, RunningAttempt, no_way
+from stoker.backends.base.backend import Beside, RunningAttempt, no_way
 from stoker.backends.ray.jobs import ASKED, OVER, Jobs
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.codec import parse_object

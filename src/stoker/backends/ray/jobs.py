@@ -16,7 +16,7 @@ import threading
 import urllib.parse
 from typing import Any, Final, Iterable, Iterator, Mapping, TypeVar
 
-from stoker.backends.base.nodes import NodeDevices, PlatformNode
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.ray.settings import PORT, RaySettings, refuse_module

@@ -19,7 +19,7 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.adoption import EarlierJobs
-from stoker.backends.base.archives import archive
+from stoker.backends.base.mailboxes import archive
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot

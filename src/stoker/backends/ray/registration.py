@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Mapping, Sequence
 
-from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, Sweep, later
+from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, Sweep, later, reach
 from stoker.backends.ray.settings import RaySettings
-from stoker.core.findings import Check
-
-
-def doctor() -> Iterator[Check]:
-    """Whether a variable names a cluster."""
-    from stoker.backends.base.reaching import reach
-
-    yield reach("ray", variables=("RAY_ADDRESS",))
 
 
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
@@ -39,7 +31,7 @@ RAY: Final = Backend(
         settings=RaySettings,
         help="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
     ),
-    doctor=doctor,
+    doctor=lambda: reach("ray", variables=("RAY_ADDRESS",)),
     probe=later("stoker.backends.ray.backend:probe", takes=1),
     nodes=later("stoker.backends.ray.jobs:nodes"),
     leftovers=leftovers,

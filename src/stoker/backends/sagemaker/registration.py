@@ -9,11 +9,12 @@ from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
     FlowDecorator,
+    RunningAttempt,
     StackSetup,
     later,
+    no_way,
     of_parts,
 )
-from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.sagemaker.settings import SagemakerSettings
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import os
 import re
 from typing import Any, Collection, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import LeftJob, Leftover, ProbeRequest, Sweep
-from stoker.backends.base.beside import Beside, RunningAttempt, no_way
+from stoker.backends.base.backend import Beside, LeftJob, Leftover, ProbeRequest, RunningAttempt, Sweep, no_way
 from stoker.backends.skypilot import catalog
 from stoker.backends.skypilot.command import SkyCommand
 from stoker.backends.skypilot.platform import end_names

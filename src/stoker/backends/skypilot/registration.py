@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Mapping
 
-from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts
+from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts, reach
 from stoker.backends.base.pulling import Puller
 from stoker.backends.skypilot.settings import SkypilotSettings, resources_of
-from stoker.core.findings import Check
 
 
 def puller(options: Mapping[str, Any]) -> Puller | None:
@@ -18,13 +17,6 @@ def puller(options: Mapping[str, Any]) -> Puller | None:
         fix=f"give it a login for {{registry}} by the variables {names}: SkypilotSettings(envs={{…}})",
         unseen=f"its login is in {names}, or in the machine's own role",
     )
-
-
-def doctor() -> Iterator[Check]:
-    """Whether SkyPilot's command is here, and what it knows of clouds."""
-    from stoker.backends.base.reaching import reach
-
-    yield reach("skypilot", commands=("sky",), files=("~/.sky",))
 
 
 SETUP: Final = StackSetup(
@@ -56,7 +48,7 @@ SKYPILOT: Final = Backend(
         help='Run the step on a machine that SkyPilot finds: `@skypilot(infra="aws", accelerators="V100:2")`.',
     ),
     puller=puller,
-    doctor=doctor,
+    doctor=lambda: reach("skypilot", commands=("sky",), files=("~/.sky",)),
     probe=later("stoker.backends.skypilot.outside:probe"),
     setup=SETUP,
     leftovers=of_parts("stoker.backends.skypilot.outside:sweep_accounts"),

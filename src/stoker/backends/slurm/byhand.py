@@ -12,7 +12,7 @@ import contextlib
 import shlex
 from typing import Any, Iterator, Mapping
 
-from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
+from stoker.backends.base.backend import NOT_HERE, Beside, RunningAttempt
 from stoker.backends.base.byhand import (
     document_lines,
     file_lines,

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.backends.base.logins import NOT_FOUND, Login, login
-from stoker.backends.base.nodes import NodeDevices, PlatformNode
 from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.values import NOTHING, UNLIMITED, Gres, amount, gres_of, mebibytes, seconds

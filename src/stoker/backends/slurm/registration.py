@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
-from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts
+from stoker.backends.base.backend import Backend, FlowDecorator, StackSetup, later, of_parts, reach
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.core.findings import Check
 
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
@@ -25,13 +24,6 @@ def default_store(options: Mapping[str, Any]) -> str:
     """A folder of the cluster, where its nodes do not see this machine's folders."""
     settings = SlurmSettings(**options)
     return "" if settings.shares or not settings.get("host") else settings.own_store
-
-
-def doctor() -> Iterator[Check]:
-    """Whether this machine has sbatch; a stack's `host` names a login node instead."""
-    from stoker.backends.base.reaching import reach
-
-    yield reach("slurm", commands=("sbatch",))
 
 
 SETUP: Final = StackSetup(
@@ -65,7 +57,7 @@ SLURM: Final = Backend(
         settings=SlurmSettings,
         help="Run the step on the stack's Slurm cluster: `@slurm(partition='gpu', time_limit='4h', gpu=1)`.",
     ),
-    doctor=doctor,
+    doctor=lambda: reach("slurm", commands=("sbatch",)),
     leftovers=of_parts("stoker.backends.slurm.left:leftovers", folder="slurm"),
     has_driver=later("stoker.backends.slurm.left:has_driver"),
     left_jobs=of_parts("stoker.backends.slurm.left:left_jobs", folder="slurm"),

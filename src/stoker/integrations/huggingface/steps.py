@@ -17,9 +17,8 @@ from stoker.core.errors import UsageError
 from stoker.core.launch import Launch
 from stoker.core.usercode import caller
 from stoker.launchers.accelerate import Accelerate
-from stoker.pipelines.functional import Pipeline, Step
+from stoker.pipelines.functional import LAUNCH_MARK, Pipeline, Step
 from stoker.pipelines.handles import Future, Handles, StepHandle
-from stoker.pipelines.options import LAUNCH_MARK
 from stoker.pipelines.tracing import ACTIVE
 
 __all__ = ["DecoratorMisused", "run_with_accelerate"]

@@ -12,11 +12,10 @@ import attrs
 
 from stoker.core.imagenames import parse
 from stoker.core.units import value_or
-from stoker.plan.components.known import USES_DEVICES, USES_NO_DEVICES
-from stoker.plan.distributions import distributions
+from stoker.plan.components.base import USES_DEVICES, USES_NO_DEVICES
 from stoker.plan.packages import NEEDS_TORCH, FrameworkPackage
 from stoker.plan.requirements import numbers
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, distributions
 from stoker.vendors.builds import Version
 
 # https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/supported-tags.md: "base" has the runtime library

@@ -18,9 +18,8 @@ from stoker.plan.components.releases import (
     python_fits,
     releases_component,
 )
-from stoker.plan.distributions import StepDistribution
 from stoker.plan.requirements import numbers, satisfies
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, StepDistribution
 from stoker.vendors.builds import Version, dotted
 
 INSTALLATION: Final = "https://docs.jax.dev/en/latest/installation.html, and the fatbins of the plugin's _linalg.so"

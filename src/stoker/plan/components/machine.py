@@ -10,10 +10,9 @@ from stoker.core.imagenames import has_known_name, has_no_gate, is_for_arm
 from stoker.core.proof import Fact, UnknownFact
 from stoker.core.units import size_text
 from stoker.plan.components.base import CHIP, DRIVER, Evidence, ProofComponent, driver_text, models_text, runs_cuda
-from stoker.plan.distributions import StepDistribution
 from stoker.plan.packages import TORCH_PYTHONS
 from stoker.plan.requirements import numbers
-from stoker.plan.rules import MACHINES, PlanFacts
+from stoker.plan.rules import MACHINES, PlanFacts, StepDistribution
 from stoker.plan.rules_device import condition_holds, gate_condition
 from stoker.vendors.builds import Hardware, dotted
 from stoker.vendors.nvidia.chips import forward_compatible

@@ -29,10 +29,9 @@ from stoker.plan.components.base import (
     runs_cuda,
 )
 from stoker.plan.components.cudalibraries import provided
-from stoker.plan.distributions import StepDistribution
 from stoker.plan.packages import FrameworkPackage
 from stoker.plan.requirements import satisfies
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, StepDistribution
 from stoker.plan.rules_device import compat_package_runs
 from stoker.vendors.builds import Build, Hardware, Version, dotted, numbers
 from stoker.vendors.nvidia.builds import archs_of, covers, runs

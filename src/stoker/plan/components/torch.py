@@ -21,10 +21,9 @@ from stoker.plan.components.base import (
     runs_cuda,
 )
 from stoker.plan.components.cudalibraries import requirements_known
-from stoker.plan.distributions import StepDistribution, distributions
 from stoker.plan.packages import FrameworkPackage
 from stoker.plan.requirements import Release, numbers
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, StepDistribution, distributions
 from stoker.vendors.amd import GFX
 from stoker.vendors.builds import Hardware, Version, dotted
 from stoker.vendors.registry import unfit

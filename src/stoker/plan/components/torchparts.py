@@ -26,10 +26,9 @@ from stoker.plan.components.releases import (
     other_vendor,
     releases_component,
 )
-from stoker.plan.distributions import StepDistribution
 from stoker.plan.packages import PINS_SOURCE, VLLM_TORCH, XFORMERS_TORCH, FrameworkPackage, torch_default
 from stoker.plan.requirements import numbers, satisfies
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, StepDistribution
 from stoker.vendors.builds import Version, dotted
 
 VLLM_SOURCE: Final = f"https://docs.vllm.ai/en/latest/getting_started/installation, {PINS_SOURCE}, and its fatbins"

@@ -14,9 +14,8 @@ import attrs
 
 from stoker.core.findings import Finding
 from stoker.core.proof import UnknownFact
-from stoker.plan.components.base import Evidence, ProofComponent, problem_finding
+from stoker.plan.components.base import USES_DEVICES, Evidence, ProofComponent, problem_finding
 from stoker.plan.components.cudalibraries import provided, requirements_known
-from stoker.plan.components.known import USES_DEVICES
 from stoker.plan.components.releases import (
     NO_COMPILER,
     OTHER_VENDOR,
@@ -25,8 +24,7 @@ from stoker.plan.components.releases import (
     judge_release,
     releases_component,
 )
-from stoker.plan.distributions import StepDistribution, distributions
-from stoker.plan.rules import PlanFacts
+from stoker.plan.rules import PlanFacts, StepDistribution, distributions
 from stoker.vendors.builds import Version
 
 CUPY_SOURCE: Final = (

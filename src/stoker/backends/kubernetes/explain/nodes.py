@@ -15,7 +15,7 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.nodes import NodeDevices, PlatformNode
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.backends.kubernetes.api.client import ApiError, items, reached, seen_items
 from stoker.backends.kubernetes.explain import nodelabels
 from stoker.backends.kubernetes.explain.refusals import refusal_of

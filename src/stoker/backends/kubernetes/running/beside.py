@@ -25,7 +25,7 @@ import time
 import tty
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt, no_way
+from stoker.backends.base.backend import NOT_HERE, Beside, RunningAttempt, no_way
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, reached
 from stoker.backends.kubernetes.api.execution import (
     BINARY,

@@ -35,8 +35,7 @@ from stoker.backends.kubernetes.running.handles import JobObject, KubernetesHand
 from stoker.backends.kubernetes.running.sending import NAMES, Sender, refusal
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.backends.kubernetes.warm import pooljobs
-from stoker.backends.kubernetes.warm.orders import PoolOrders, order_of
-from stoker.backends.kubernetes.warm.sessions import ASKED, LoggedOrder, PodSessions, PoolPod
+from stoker.backends.kubernetes.warm.sessions import ASKED, LoggedOrder, PodSessions, PoolOrders, PoolPod, order_of
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, Site
 from stoker.core.status import CANCELLED
