@@ -354,3 +354,66 @@ def test_a_component_takes_the_place_of_no_other() -> None:
     other.extend(one)
     other.append(Markdown("e"), id="e")
     assert [part.render()["text"] for part in other] == ["d", "b", "c", "e"] and "e" in other and not warned
+
+
+EXTENSION = {
+    "metaflow_extensions/team/plugins/cards/shiny/__init__.py": """
+from metaflow.cards import MetaflowCard
+from metaflow.plugins.cards.card_modules.card import MetaflowCard as Same
+from .words import NOUN
+
+assert Same is MetaflowCard
+
+
+class Shiny(MetaflowCard):
+    type = "shiny"
+
+    def render(self, task):
+        import metaflow
+        return f"{NOUN} by {metaflow.__name__}: {task.data.loss}"
+
+
+CARDS = [Shiny]
+""",
+    "metaflow_extensions/team/plugins/cards/shiny/words.py": "NOUN = 'the loss'",
+    "metaflow_extensions/team/plugins/cards/dull/__init__.py": """
+from metaflow.cards import MetaflowCard
+
+
+class Dull(MetaflowCard):
+    type = "dull"
+
+
+import no_such_package
+""",
+    "flow.py": """
+from stoker.flow import FlowSpec, card, step
+
+
+class Extended(FlowSpec):
+    @card(type="shiny")
+    @card(type="dull")
+    @step
+    def start(self):
+        self.loss = 0.5
+        self.next(self.end)
+
+    @step
+    def end(self):
+        import importlib.util
+        assert importlib.util.find_spec("metaflow") is None
+
+
+if __name__ == "__main__":
+    Extended()
+""",
+}
+
+
+def test_cards_of_an_extension_import_metaflow_and_a_broken_one_is_named(project: Any) -> None:
+    ran = project.write(EXTENSION).run("flow.py", "run")
+    why = "no card of the type 'dull'; these could not be imported: "
+    assert ran.stderr.count(f"start: @card: there is {why}") == 1 and "No module named 'no_such_package'" in ran.stderr
+    shiny = project.run("flow.py", "card", "get", "start", "--type", "shiny").stdout
+    assert shiny.strip() == "the loss by stoker.flow: 0.5"
+    assert "no_such_package" in project.run("flow.py", "card", "get", "start", "--type", "dull").stdout

@@ -259,6 +259,8 @@ class FlowDefinition:
                     where=self.graph.steps[name].next_at,
                     fix="put @catch on the step before or behind, or go on from here with self.next(self.a_step)",
                 )
+        for name, options in options_by_step.items():
+            self.messages += _card_messages(name, options)
         if self._room is not None:
             for name, options in options_by_step.items():
                 if options.placed:
@@ -514,6 +516,16 @@ def _options(options: flowsettings.FlowStepOptions) -> TaskOptions:
         profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,
         notes=notes,
     )
+
+
+def _card_messages(step: str, options: flowsettings.FlowStepOptions) -> tuple[str, ...]:
+    """What to say of the classes of its cards before the run begins."""
+    values = [note.values for note in options.notes if note.name == "card" and note.values.get("type") is not None]
+    if not values:
+        return ()
+    from stoker.flows.cards import messages
+
+    return messages(step, values)
 
 
 def _run_document(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
