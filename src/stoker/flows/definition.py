@@ -270,7 +270,7 @@ class FlowDefinition:
         return options_by_step
 
     @functools.cached_property
-    def configs(self) -> Mapping[str, Any]:
+    def configs(self) -> flowparams.Configs:
         """The content of every `Config` by attribute: as the command line says, else its default."""
         values = {}
         for attribute, config in parameters_of(self.written).items():
@@ -280,12 +280,7 @@ class FlowDefinition:
                 if value is None and config.required and self._has_mutators:
                     raise flowparams.missing_parameter(self.name, config)
                 values[attribute] = config.value_for_step(value)
-        return values
-
-    @property
-    def configs_by_name(self) -> Mapping[str, Any]:
-        """The content of every `Config` by its name."""
-        return flowparams.by_name(self.kind, self.configs)
+        return flowparams.Configs(self.written, values)
 
     def _values_of_configs(self) -> Mapping[str, Any]:
         """The configs, where a parameter's default may have a value of one; else no config's file is read early."""
