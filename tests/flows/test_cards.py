@@ -410,6 +410,42 @@ if __name__ == "__main__":
 }
 
 
+SLOW = """
+import time
+from stoker.flow import FlowSpec, card, step, timeout
+from stoker.flow.cards import MetaflowCard
+
+
+class Patient(MetaflowCard):
+    type = "patient"
+
+    def render(self, task):
+        time.sleep(5)
+        return "rendered"
+
+
+class Timed(FlowSpec):
+    @timeout(seconds=4)
+    @card(type="patient")
+    @step
+    def start(self):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+
+if __name__ == "__main__":
+    Timed()
+"""
+
+
+def test_rendering_is_no_part_of_a_steps_timeout(project: Any) -> None:
+    project.write({"flow.py": SLOW}).run("flow.py", "run")
+    assert project.run("flow.py", "card", "get", "start", "--type", "patient").stdout.strip() == "rendered"
+
+
 def test_cards_of_an_extension_import_metaflow_and_a_broken_one_is_named(project: Any) -> None:
     ran = project.write(EXTENSION).run("flow.py", "run")
     why = "no card of the type 'dull'; these could not be imported: "

@@ -38,6 +38,7 @@ OWN_TYPES: Final = frozenset({"default", "blank"})
 """Types of cards that are their components alone."""
 _REFRESH: Final = 1.0
 """Seconds between two refreshes of cards: what a person who looks at them can follow."""
+_DAY: Final = 86_400.0
 _ID: Final = re.compile(r"[A-Za-z0-9_]+")
 _SILENT: Final = ("METAFLOW_CARD_NO_WARNING", "STOKER_CARD_NO_WARNING")
 
@@ -501,6 +502,11 @@ class TaskCards:
             card.fail(error.trace if isinstance(error, _Failed) else traceback.format_exc())
 
     # At the end
+
+    @property
+    def rendering_time(self) -> float:
+        """Seconds that `finish` may take; a card whose timeout is 0 may take as long as it likes, here a day."""
+        return sum(card.spec.timeout or _DAY for card in self._cards if card.kind is not None)
 
     def finish(self) -> list[Document]:
         """Render all cards of the task, which is over; they as documents."""

@@ -243,6 +243,11 @@ class FlowTask:
 
     # What it leaves
 
+    @property
+    def extra_time(self) -> float:
+        """Seconds that its cards may take to render: they are no part of its step's time."""
+        return 0.0 if self.cards is None or context.node else self.cards.rendering_time
+
     def save_outputs(self) -> dict[str, Any]:
         """The outputs: what goes on as it came, what is new, and where the flow goes."""
         attributes = self._attributes()
