@@ -410,6 +410,53 @@ if __name__ == "__main__":
 }
 
 
+WATCHER = """
+import sys, time
+from stoker.flow.cards import get_cards
+
+card, until = get_cards(sys.argv[1])[0], time.monotonic() + 60
+print("one" in card.get(), flush=True)
+sys.stdin.readline()
+while "two" not in card.get():
+    assert time.monotonic() < until
+    time.sleep(0.05)
+"""
+WATCHED = """
+import subprocess, sys
+from stoker.flow import FlowSpec, Markdown, card, current, step
+
+
+class Watched(FlowSpec):
+    @card
+    @step
+    def start(self):
+        current.card.append(Markdown("one"))
+        current.card.refresh(force=True)
+        program = [sys.executable, "watcher.py", current.pathspec]
+        for attempt in range(200):  # until the driver has read what was kept
+            child = subprocess.Popen(program, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if child.stdout.readline().strip() == "True":
+                break
+        current.card.append(Markdown("two"))
+        current.card.refresh(force=True)
+        child.communicate("go\\n")
+        assert child.returncode == 0
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+
+if __name__ == "__main__":
+    Watched()
+"""
+
+
+def test_a_card_that_another_process_has_is_shown_as_it_is_now(project: Any) -> None:
+    project.write({"flow.py": WATCHED, "watcher.py": WATCHER}).run("flow.py", "run")
+
+
 SLOW = """
 import time
 from stoker.flow import FlowSpec, card, step, timeout

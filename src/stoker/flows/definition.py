@@ -123,10 +123,11 @@ class FlowDefinition:
         """Take requests for hints: the flow runs on this machine, which has so many CPUs and so much memory."""
         self._room = (cpus, memory)
 
-    def document(self) -> dict[str, Any]:
-        """The options of the command line, as JSON; a later session makes the same flow of them and the class."""
+    def document(self, blobs: Blobs) -> dict[str, Any]:
+        """The options of the command line, as JSON; a later session makes the same flow of them and the class. The
+        values that the class defines are there for the client."""
         words = {"namespace": self._namespace, "max_splits": self.max_splits, **self._project_options}
-        words[CONSTANTS] = _small_constants(self.written) or None
+        words[CONSTANTS] = _constants(self.written, blobs) or None
         given = {name: value for name, value in words.items() if value is not None}
         return {**self.command_line, **given, "python": ".".join(map(str, sys.version_info[:3]))}
 
@@ -466,32 +467,13 @@ def _recorded_value(value: Any, config: Any) -> Any:
     return value
 
 
-class _Large(Exception):
-    """A value has more bytes than fit into its description."""
-
-
-class _NoBlobs(Blobs):
-    """Keeps nothing: for values whose bytes are part of their description."""
-
-    def __init__(self) -> None:
-        """Opens no folder."""
-
-    def put(self, data: Any) -> str:
-        """Refuse it."""
-        raise _Large
-
-    def writer(self) -> Any:
-        """Refuse it."""
-        raise _Large
-
-
-def _small_constants(kind: type) -> dict[str, Any]:
-    """The values that a flow's class defines, for the client: those of a few kilobytes, which the plan can have."""
+def _constants(kind: type, blobs: Blobs) -> dict[str, Any]:
+    """The values that a flow's class defines, as artifacts."""
     wires = {}
     for name in sorted(constants_of(kind)):
         if not name.startswith("_"):
-            with contextlib.suppress(Exception):  # one that is large, or a module or another thing that cannot be kept
-                wires[name] = artifacts.save(getattr(kind, name), _NoBlobs()).wire()
+            with contextlib.suppress(Exception):  # a module or another thing that cannot be kept
+                wires[name] = artifacts.save(getattr(kind, name), blobs).wire()
     return wires
 
 
