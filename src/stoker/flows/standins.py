@@ -15,14 +15,19 @@ __version__: Final = metaflow_version
 
 
 CONFIGURATION: Final[Mapping[str, str | None]] = {
+    "DATASTORE_SYSROOT_AZURE": None,
+    "DATASTORE_SYSROOT_GS": None,
     "DATASTORE_SYSROOT_LOCAL": None,
     "DATASTORE_SYSROOT_S3": None,
     "DATATOOLS_S3ROOT": None,
     "DEFAULT_DATASTORE": "local",
     "DEFAULT_ENVIRONMENT": "local",
     "DEFAULT_METADATA": "local",
+    "DEFAULT_SECRETS_ROLE": None,
     "KUBERNETES_NAMESPACE": "default",
+    "OTEL_ENDPOINT": None,
     "S3_ENDPOINT_URL": None,
+    "SERVICE_AUTH_KEY": None,
     "SERVICE_URL": None,
     "TEMPDIR": ".",
     "UI_URL": None,
