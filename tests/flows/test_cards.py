@@ -360,6 +360,7 @@ EXTENSION = {
     "metaflow_extensions/team/plugins/cards/shiny/__init__.py": """
 from metaflow.cards import MetaflowCard
 from metaflow.plugins.cards.card_modules.card import MetaflowCard as Same
+from metaflow.plugins.cards.card_modules.basic import DefaultCard
 from .words import NOUN
 
 assert Same is MetaflowCard
@@ -373,7 +374,14 @@ class Shiny(MetaflowCard):
         return f"{NOUN} by {metaflow.__name__}: {task.data.loss}"
 
 
-CARDS = [Shiny]
+class Titled(DefaultCard):
+    type = "titled"
+
+    def render(self, task):
+        return super().render(task).replace("</main>", "by a team</main>")
+
+
+CARDS = [Shiny, Titled]
 """,
     "metaflow_extensions/team/plugins/cards/shiny/words.py": "NOUN = 'the loss'",
     "metaflow_extensions/team/plugins/cards/dull/__init__.py": """
@@ -387,15 +395,31 @@ class Dull(MetaflowCard):
 import no_such_package
 """,
     "flow.py": """
-from stoker.flow import FlowSpec, card, step
+from stoker.flow import FlowSpec, Markdown, card, current, step
+from stoker.flow.plugins.cards.card_modules.components import UserComponent, with_default_component_id
+
+
+class Chart(UserComponent):
+    @with_default_component_id
+    def render(self):
+        points = [{"x": 1, "y": 2}, {"x": 2, "y": 1}]
+        encoding = {"x": {"field": "x"}, "y": {"field": "y"}}
+        return {"type": "vegaChart", "spec": {"mark": "line", "encoding": encoding}, "data": points}
+
+
+class Words(UserComponent):
+    def render(self):
+        return Markdown("**in bold**").render()
 
 
 class Extended(FlowSpec):
     @card(type="shiny")
+    @card(type="titled")
     @card(type="dull")
     @step
     def start(self):
         self.loss = 0.5
+        current.card.extend([Chart(), Words()])
         self.next(self.end)
 
     @step
@@ -499,4 +523,6 @@ def test_cards_of_an_extension_import_metaflow_and_a_broken_one_is_named(project
     assert ran.stderr.count(f"start: @card: there is {why}") == 1 and "No module named 'no_such_package'" in ran.stderr
     shiny = project.run("flow.py", "card", "get", "start", "--type", "shiny").stdout
     assert shiny.strip() == "the loss by stoker.flow: 0.5"
+    titled = project.run("flow.py", "card", "get", "start", "--type", "titled").stdout
+    assert all(part in titled for part in ("by a team", "<svg", "<strong>in bold</strong>", "loss", "0.5")), titled
     assert "no_such_package" in project.run("flow.py", "card", "get", "start", "--type", "dull").stdout

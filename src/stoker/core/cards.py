@@ -50,16 +50,8 @@ class CardComponent:
         raise NotImplementedError(f"{type(self).__name__} has no update()")
 
     def document(self) -> Document:
-        """It as JSON: HTML stands in a frame, what another component's `render` returned as that component, a document
-        of Metaflow's default card as what it means, and of other values their text."""
-        shown = self.render()
-        if isinstance(shown, _Rendered):
-            return shown
-        if isinstance(shown, dict) and shown.get("type") in _METAFLOW:
-            return _METAFLOW[shown["type"]](shown).document()
-        if isinstance(shown, str) and "<" in shown:
-            return Frame(shown).document()
-        return {"kind": "text", "text": _cut(str(shown))}
+        """It as JSON: what its `render` returns, as `document_from` has it."""
+        return document_from(self.render())
 
 
 MetaflowCardComponent = UserComponent = CardComponent
@@ -472,6 +464,18 @@ _METAFLOW: Final[Mapping[str, Callable[[Mapping[str, Any]], _Known]]] = {
     "vegaChart": lambda shown: VegaChart(shown["spec"], shown.get("data")),
 }
 """The types of Metaflow's default card that a component of a user's own may return, with what shows them here."""
+
+
+def document_from(shown: Any) -> Document:
+    """What a component's `render` returned, as JSON: HTML stands in a frame, what another component's `render` returned
+    as that component, a document of Metaflow's default card as what it means, and of other values their text."""
+    if isinstance(shown, _Rendered):
+        return shown
+    if isinstance(shown, dict) and shown.get("type") in _METAFLOW:
+        return _METAFLOW[shown["type"]](shown).document()
+    if isinstance(shown, str) and "<" in shown:
+        return Frame(shown).document()
+    return {"kind": "text", "text": _cut(str(shown))}
 
 
 def document_of(component: Any) -> Document:

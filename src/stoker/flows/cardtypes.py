@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.core import metaflow
-from stoker.core.cards import CardComponent
+from stoker.core.cards import Artifact, CardComponent, Table, document_from
 
 ENTRY_POINTS: Final = "stoker.cards"
 """The group of entry points whose modules have classes of cards."""
@@ -146,6 +146,35 @@ def _known(kind: str) -> type[MetaflowCard] | None:
         if vars(one).get("type") == kind and one.__module__ not in _failures:  # not one that inherits it
             found = one
     return found
+
+
+class BlankCard(MetaflowCard):
+    """A page of its components, as a base for classes of one's own; `@card(type="blank")` makes none of it."""
+
+    type = "blank"
+    ALLOW_USER_COMPONENTS = True
+
+    def __init__(self, options: Mapping[str, Any] | None = None, components: Any = (), **words: Any) -> None:
+        self._title = str((options or {}).get("title", ""))
+        self._components = list(components)
+
+    def render(self, task: Any) -> str:
+        """The page."""
+        from stoker.report.cards import card_page  # for classes that are based on this one alone
+
+        return card_page([document_from(shown) for shown in self._components], title=self._title, state="succeeded")
+
+
+class DefaultCard(BlankCard):
+    """A page of the task's artifacts, and of its components below them."""
+
+    type = "default"
+
+    def render(self, task: Any) -> str:
+        """The page."""
+        artifacts = [[artifact.id, Artifact(artifact.data)] for artifact in task]
+        self._components.insert(0, Table(artifacts, ["artifact", "value"]).render())
+        return super().render(task)
 
 
 class TaskSpecCard(MetaflowCard):

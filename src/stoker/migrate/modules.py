@@ -62,7 +62,10 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "stoker.core.cards": ("MetaflowCardComponent",),
         "stoker.flows.cardtypes": ("MetaflowCard",),
     },
-    "plugins.cards.card_modules.basic": {"stoker.core.cards": ("DefaultComponent",)},
+    "plugins.cards.card_modules.basic": {
+        "stoker.core.cards": ("DefaultComponent",),
+        "stoker.flows.cardtypes": ("BlankCard", "DefaultCard", "TaskSpecCard"),
+    },
     "plugins.cards.card_modules.components": {
         "stoker.core.cards": (*_COMPONENTS, "UserComponent"),
         "stoker.flows.standins": ("with_default_component_id",),
