@@ -17,9 +17,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 581,  # secrets, artifacts and models by name
-    "lines of code": 106_650,  # secrets, artifacts and models by name, which ZenML has in its server
-    "lines of tests": 109_520,
+    "modules": 582,  # secrets, artifacts and models by name
+    "lines of code": 107_300,  # secrets, artifacts and models by name, which ZenML has in its server; public flows
+    "lines of tests": 109_900,
     "longest file": 870,
     "untyped mappings": 1_952,  # the documents of secrets, artifacts and models by name
 }

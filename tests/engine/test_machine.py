@@ -334,8 +334,11 @@ def test_a_timeout_is_no_want_of_memory() -> None:
 
 def test_a_timeout_cancels_the_attempt_and_names_the_cause() -> None:
     player = Player()
-    player.start(task("a", timeout=5.0, retries=1))
+    player.start(task("a", timeout=2.0, retries=1))
+    player.tell(ev.Extended(key="a", attempt=1, seconds=1.0), 1.0)
     player.tell(ev.Began(key="a", attempt=1), 1.0)
+    player.tell(ev.Extended(key="a", attempt=1, seconds=2.0), 2.0)
+    player.tell(ev.Extended(key="a", attempt=2, seconds=9.0), 2.0)
     assert player.machine.next_wake() == 6.0
     player.tell(ev.Ticked(), 5.9)
     assert not player.cancels

@@ -354,3 +354,175 @@ def test_a_component_takes_the_place_of_no_other() -> None:
     other.extend(one)
     other.append(Markdown("e"), id="e")
     assert [part.render()["text"] for part in other] == ["d", "b", "c", "e"] and "e" in other and not warned
+
+
+EXTENSION = {
+    "metaflow_extensions/team/plugins/cards/shiny/__init__.py": """
+from metaflow.cards import MetaflowCard
+from metaflow.plugins.cards.card_modules.card import MetaflowCard as Same
+from metaflow.plugins.cards.card_modules.basic import DefaultCard
+from .words import NOUN
+
+assert Same is MetaflowCard
+
+
+class Shiny(MetaflowCard):
+    type = "shiny"
+
+    def render(self, task):
+        import metaflow
+        return f"{NOUN} by {metaflow.__name__}: {task.data.loss}"
+
+
+class Titled(DefaultCard):
+    type = "titled"
+
+    def render(self, task):
+        return super().render(task).replace("</main>", "by a team</main>")
+
+
+CARDS = [Shiny, Titled]
+""",
+    "metaflow_extensions/team/plugins/cards/shiny/words.py": "NOUN = 'the loss'",
+    "metaflow_extensions/team/plugins/cards/dull/__init__.py": """
+from metaflow.cards import MetaflowCard
+
+
+class Dull(MetaflowCard):
+    type = "dull"
+
+
+import no_such_package
+""",
+    "flow.py": """
+from stoker.flow import FlowSpec, Markdown, card, current, step
+from stoker.flow.plugins.cards.card_modules.components import UserComponent, with_default_component_id
+
+
+class Chart(UserComponent):
+    @with_default_component_id
+    def render(self):
+        points = [{"x": 1, "y": 2}, {"x": 2, "y": 1}]
+        encoding = {"x": {"field": "x"}, "y": {"field": "y"}}
+        return {"type": "vegaChart", "spec": {"mark": "line", "encoding": encoding}, "data": points}
+
+
+class Words(UserComponent):
+    def render(self):
+        return Markdown("**in bold**").render()
+
+
+class Extended(FlowSpec):
+    @card(type="shiny")
+    @card(type="titled")
+    @card(type="dull")
+    @step
+    def start(self):
+        self.loss = 0.5
+        current.card.extend([Chart(), Words()])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        import importlib.util
+        assert importlib.util.find_spec("metaflow") is None
+
+
+if __name__ == "__main__":
+    Extended()
+""",
+}
+
+
+WATCHER = """
+import sys, time
+from stoker.flow.cards import get_cards
+
+card, until = get_cards(sys.argv[1])[0], time.monotonic() + 60
+print("one" in card.get(), flush=True)
+sys.stdin.readline()
+while "two" not in card.get():
+    assert time.monotonic() < until
+    time.sleep(0.05)
+"""
+WATCHED = """
+import subprocess, sys
+from stoker.flow import FlowSpec, Markdown, card, current, step
+
+
+class Watched(FlowSpec):
+    @card
+    @step
+    def start(self):
+        current.card.append(Markdown("one"))
+        current.card.refresh(force=True)
+        program = [sys.executable, "watcher.py", current.pathspec]
+        for attempt in range(200):  # until the driver has read what was kept
+            child = subprocess.Popen(program, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if child.stdout.readline().strip() == "True":
+                break
+        current.card.append(Markdown("two"))
+        current.card.refresh(force=True)
+        child.communicate("go\\n")
+        assert child.returncode == 0
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+
+if __name__ == "__main__":
+    Watched()
+"""
+
+
+def test_a_card_that_another_process_has_is_shown_as_it_is_now(project: Any) -> None:
+    project.write({"flow.py": WATCHED, "watcher.py": WATCHER}).run("flow.py", "run")
+
+
+SLOW = """
+import time
+from stoker.flow import FlowSpec, card, step, timeout
+from stoker.flow.cards import MetaflowCard
+
+
+class Patient(MetaflowCard):
+    type = "patient"
+
+    def render(self, task):
+        time.sleep(5)
+        return "rendered"
+
+
+class Timed(FlowSpec):
+    @timeout(seconds=4)
+    @card(type="patient")
+    @step
+    def start(self):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+
+if __name__ == "__main__":
+    Timed()
+"""
+
+
+def test_rendering_is_no_part_of_a_steps_timeout(project: Any) -> None:
+    project.write({"flow.py": SLOW}).run("flow.py", "run")
+    assert project.run("flow.py", "card", "get", "start", "--type", "patient").stdout.strip() == "rendered"
+
+
+def test_cards_of_an_extension_import_metaflow_and_a_broken_one_is_named(project: Any) -> None:
+    ran = project.write(EXTENSION).run("flow.py", "run")
+    why = "no card of the type 'dull'; these could not be imported: "
+    assert ran.stderr.count(f"start: @card: there is {why}") == 1 and "No module named 'no_such_package'" in ran.stderr
+    shiny = project.run("flow.py", "card", "get", "start", "--type", "shiny").stdout
+    assert shiny.strip() == "the loss by stoker.flow: 0.5"
+    titled = project.run("flow.py", "card", "get", "start", "--type", "titled").stdout
+    assert all(part in titled for part in ("by a team", "<svg", "<strong>in bold</strong>", "loss", "0.5")), titled
+    assert "no_such_package" in project.run("flow.py", "card", "get", "start", "--type", "dull").stdout

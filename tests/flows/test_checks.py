@@ -50,7 +50,7 @@ def steps(**bodies: str) -> str:
 TO_END = {"end": "pass"}
 GRAPHS = {
     "no start": (steps(begin="self.next(self.end)", **TO_END), "no step 'start'"),
-    "no end": (steps(start="pass"), "no step 'end'"),
+    "no end": (steps(start="self.next(self.a)", a="pass"), "no step 'end'"),
     "unknown step": (steps(start="self.next(self.ende)", **TO_END), "'ende', which is no step, did you mean 'end'"),
     "no next": (steps(start="self.next(self.a)", a="pass", **TO_END), "'a' does not say where it goes"),
     "unreachable": (steps(start="self.next(self.end)", a="self.next(self.end)", **TO_END), "'a' is never reached"),

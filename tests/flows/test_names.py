@@ -66,7 +66,7 @@ def test_every_name_is_there_and_described() -> None:
 def test_every_served_module_has_the_names_of_its_table(module: str) -> None:
     served = importlib.import_module(f"stoker.flow.{module}")
     assert set(homes_of(module)) == set(served.__all__) <= set(dir(served))
-    assert all(getattr(served, name) is not None for name in served.__all__)
+    assert all(hasattr(served, name) for name in served.__all__)
 
 
 def test_names_that_are_not_here_say_what_is() -> None:

@@ -14,7 +14,8 @@ import math
 import textwrap
 import time
 import traceback
-from typing import Any, Final, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -49,15 +50,30 @@ class CardComponent:
         raise NotImplementedError(f"{type(self).__name__} has no update()")
 
     def document(self) -> Document:
-        """It as JSON: HTML stands in a frame, other text as it is, and of other values their text."""
-        shown = self.render()
-        if isinstance(shown, str) and "<" in shown:
-            return Frame(shown).document()
-        return {"kind": "text", "text": _cut(str(shown))}
+        """It as JSON: what its `render` returns, as `document_from` has it."""
+        return document_from(self.render())
 
 
-MetaflowCardComponent = CardComponent
-"""Its name in Metaflow."""
+MetaflowCardComponent = UserComponent = CardComponent
+"""Its names in Metaflow."""
+
+
+class DefaultComponent(CardComponent):
+    """Metaflow's base of what stands on its default card; `render` has the keys that all of them have."""
+
+    type: str | None = None
+
+    def __init__(self, title: str | None = None, subtitle: str | None = None) -> None:
+        self._title, self._subtitle = title, subtitle
+
+    def render(self) -> Any:
+        """Its type, and its title and subtitle where it has them."""
+        words = {"title": self._title, "subtitle": self._subtitle}
+        return {"type": self.type, **{name: word for name, word in words.items() if word is not None}}
+
+
+class _Rendered(dict[str, Any]):
+    """A component's document as its `render` returns it, by which another component may show itself."""
 
 
 class _Known(CardComponent):
@@ -67,7 +83,7 @@ class _Known(CardComponent):
 
     def render(self) -> Document:
         """Its document."""
-        return self.document()
+        return _Rendered(self.document())
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Make it anew, of what its class takes."""
@@ -434,6 +450,32 @@ class VegaChart(_Known):
         if len(text) > LARGEST:
             raise ParameterError(f"VegaChart: {len(text):,} characters are more than a card takes ({LARGEST:,})")
         return {"kind": "vega", "spec": json.loads(text)}
+
+
+_METAFLOW: Final[Mapping[str, Callable[[Mapping[str, Any]], _Known]]] = {
+    "html": lambda shown: Frame(str(shown["data"])),
+    "image": lambda shown: Frame(f'<img src="{escape(str(shown["src"]))}">', shown.get("label")),
+    "log": lambda shown: PythonCode(code_string=str(shown["data"])),
+    "markdown": lambda shown: Markdown(shown["source"]),
+    "subtitle": lambda shown: Markdown(f"### {shown['text']}"),
+    "table": lambda shown: Table(shown["data"], shown.get("columns", ())),
+    "text": lambda shown: Markdown(shown["text"]),
+    "title": lambda shown: Markdown(f"## {shown['text']}"),
+    "vegaChart": lambda shown: VegaChart(shown["spec"], shown.get("data")),
+}
+"""The types of Metaflow's default card that a component of a user's own may return, with what shows them here."""
+
+
+def document_from(shown: Any) -> Document:
+    """What a component's `render` returned, as JSON: HTML stands in a frame, what another component's `render` returned
+    as that component, a document of Metaflow's default card as what it means, and of other values their text."""
+    if isinstance(shown, _Rendered):
+        return shown
+    if isinstance(shown, dict) and shown.get("type") in _METAFLOW:
+        return _METAFLOW[shown["type"]](shown).document()
+    if isinstance(shown, str) and "<" in shown:
+        return Frame(shown).document()
+    return {"kind": "text", "text": _cut(str(shown))}
 
 
 def document_of(component: Any) -> Document:

@@ -6,9 +6,11 @@ installs the hook. Where a worker gets no variables of the driver's, a function'
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +47,30 @@ def install() -> None:
     if os.environ.get(_TOLD) is None:
         os.environ[_TOLD] = "1"
         sys.stderr.write(f"stoker: `import metaflow` means stoker.flow here{_instead_of()}\n")
+
+
+@contextlib.contextmanager
+def served() -> Iterator[None]:
+    """Let `metaflow` mean `stoker.flow` for what runs in the block, and no longer: for code of somebody else's package
+    that imports it, where the program itself does not."""
+    if is_installed():
+        yield
+        return
+    installed = _take_modules()
+    hook = _Hook(inherited=False)
+    sys.meta_path.insert(0, hook)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hook)
+        _take_modules()
+        sys.modules.update(installed)
+
+
+def _take_modules() -> dict[str, ModuleType]:
+    """Forget all modules of `metaflow` that are imported; they by name."""
+    names = [name for name in sys.modules if name.partition(".")[0] == _NAME]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def is_installed() -> bool:

@@ -38,6 +38,8 @@ class FunctionSource:
 
 VERSION: Final = 1
 JOB: Final = "job"
+EXTRA_TIME: Final = "extra time"
+"""The note that says that what a step does from now on may take `seconds` more than its timeout."""
 """The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
 seconds since the epoch, and what is known of where it is (`job`, `id`, `node`, `partition`, `task`, `url`)."""
 DIED: Final = "died"

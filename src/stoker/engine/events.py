@@ -125,6 +125,15 @@ class Began:
 
 
 @frozen(kw_only=True)
+class Extended:
+    """An attempt that runs may take so many seconds more than its timeout."""
+
+    key: str
+    attempt: int
+    seconds: float
+
+
+@frozen(kw_only=True)
 class Adopted:
     """A submitted attempt is the one that an earlier driver made as attempt `earlier`: it has that number."""
 
@@ -206,6 +215,7 @@ Event = (
     | ResultFound
     | Expanded
     | Began
+    | Extended
     | Adopted
     | Ended
     | Lost

@@ -33,6 +33,7 @@ from stoker.engine.events import (
     Event,
     Expand,
     Expanded,
+    Extended,
     FinishRun,
     Forgiven,
     HookEnded,
@@ -148,6 +149,7 @@ class Machine:
         self._failed: dict[str, str] = {}
         self._finished = False
         self._alarms: list[tuple[float, str, int]] = []
+        self._extra_time: dict[tuple[str, int], float] = {}
         # Fan-outs with elements that the machine has not taken up yet.
         self._partly: list[ScheduledTask] = []
         # One of each pair of a status and an attempt: a million elements end in few ways.
@@ -163,6 +165,7 @@ class Machine:
             Expanded: self._expand,
             Adopted: self._renumber,
             Began: self._arm_timeout,
+            Extended: self._extend_timeout,
             Ended: self._end_attempt,
             Lost: self._resubmit,
             NotPrepared: self._fail_unprepared,
@@ -411,7 +414,18 @@ class Machine:
     def _arm_timeout(self, event: Began, now: float) -> None:
         state = self._find_running(event.key, event.attempt)
         if state is not None and state.task.timeout is not None:
-            heapq.heappush(self._alarms, (now + state.task.timeout, event.key, event.attempt))
+            limit = state.task.timeout + self._extra_time.pop((event.key, event.attempt), 0.0)
+            heapq.heappush(self._alarms, (now + limit, event.key, event.attempt))
+
+    def _extend_timeout(self, event: Extended, now: float) -> None:
+        if self._find_running(event.key, event.attempt) is not None:
+            mine = (event.key, event.attempt)
+            alarm = next((alarm for alarm in self._alarms if alarm[1:] == mine), None)
+            if alarm is None:  # both are heard of at once, and this one first
+                self._extra_time[mine] = event.seconds
+            else:
+                self._alarms[self._alarms.index(alarm)] = (alarm[0] + event.seconds, *mine)
+                heapq.heapify(self._alarms)
 
     def _resubmit(self, event: Lost, now: float) -> None:
         state = self._find_running(event.key, event.attempt)

@@ -17,7 +17,7 @@ from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBa
 from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import DeferredObserver, Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
-from stoker.core.protocol import JOB, METRICS
+from stoker.core.protocol import EXTRA_TIME, JOB, METRICS, WorkerEvent
 from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, STEP_GOOD, RunStatus
 from stoker.core.words import bounded
 from stoker.engine import events as ev
@@ -280,16 +280,7 @@ class RunLoop:
             self._recorder.append_log(key, attempt, status.lines)
             self._observer.wrote(key, attempt, status.lines)
         for event in status.events:
-            if event.kind == METRICS:
-                rows = event.data.get("rows", ())
-                rows = self._recorder.record_metrics(key, self._executions[key].step, attempt, rows)
-                self._observer.logged(key, attempt, rows)
-                continue
-            self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})
-            if event.note == JOB and not update.hook:
-                self._accounts.note_place(self._executions[key], event.data)
-            if event.note == JOB and event.data["state"] == "running" and not update.hook:
-                self._note_running(key, attempt, float(event.data["time"]))
+            self._receive_event(update, event)
         if status.lease is not None:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
         self._note_active(update)
@@ -307,6 +298,21 @@ class RunLoop:
         elif status.started is not None:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
             self.tell(ev.Began(key=key, attempt=attempt))
+
+    def _receive_event(self, update: JobChange, event: WorkerEvent) -> None:
+        key, attempt = update.key, update.attempt
+        if event.kind == METRICS:
+            rows = event.data.get("rows", ())
+            rows = self._recorder.record_metrics(key, self._executions[key].step, attempt, rows)
+            self._observer.logged(key, attempt, rows)
+            return
+        self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})
+        if event.note == EXTRA_TIME:
+            self.tell(ev.Extended(key=key, attempt=attempt, seconds=float(event.data["seconds"])))
+        if event.note == JOB and not update.hook:
+            self._accounts.note_place(self._executions[key], event.data)
+        if event.note == JOB and event.data["state"] == "running" and not update.hook:
+            self._note_running(key, attempt, float(event.data["time"]))
 
     def _note_active(self, update: JobChange) -> None:
         """Note whether an attempt runs; also of one that waited behind a busy worker, or for devices."""

@@ -25,9 +25,17 @@ class Card:
     """One card of a task: `get()` is its HTML."""
 
     def __init__(
-        self, document: Mapping[str, Any], task: str, *, from_resumed: bool = False, origin: str | None = None
+        self,
+        document: Mapping[str, Any],
+        task: str,
+        *,
+        look: Callable[[], Sequence[Mapping[str, Any]]],
+        from_resumed: bool = False,
+        origin: str | None = None,
     ) -> None:
+        """`look` finds the documents of the task's cards as they are now."""
         self._document = document
+        self._look = look
         self._task = task
         self.type: str = document["type"]
         self.hash: str = document["hash"]
@@ -43,11 +51,10 @@ class Card:
 
     def get(self) -> str:
         """Its HTML, as it was shown last."""
-        text = self._newest().get("html")
-        if text is not None:
-            return str(text)
-        parts = self._newest().get("parts", ())
-        return card_page(parts, title=f"{self.type} of {self._task}", state="succeeded")
+        newest = self._newest()
+        if newest.get("html") is not None:
+            return str(newest["html"])
+        return card_page(newest.get("parts", ()), title=f"{self.type} of {self._task}", state="succeeded")
 
     def get_data(self) -> Mapping[str, Any] | None:
         """What its class made of the data of the last `refresh`: {"data", "reload_token"}; None for other cards."""
@@ -55,11 +62,8 @@ class Card:
         return found
 
     def _newest(self) -> Mapping[str, Any]:
-        """Its document; of the task that runs in this process as it is now."""
-        for one in _of_this_task(self._task) or ():
-            if one["hash"] == self.hash:
-                return one
-        return self._document
+        """Its document as it is now."""
+        return next((one for one in self._look() if one["hash"] == self.hash), self._document)
 
     def view(self) -> None:
         """Open it in a browser."""
@@ -107,14 +111,22 @@ def get_cards(
     With `follow_resumed` a task that took its result from the run that it repeats has that task's cards.
     """
     pathspec = task if isinstance(task, str) else task.pathspec
-    documents: Sequence[Mapping[str, Any]] | None = _of_this_task(pathspec)
     origin = None
-    if documents is None:
+    if _of_this_task(pathspec) is None:
         found = Task(pathspec) if isinstance(task, str) else task
         origin = found.origin_pathspec
-        there = origin is None or follow_resumed
-        documents = kept_cards(found._run._store, found._run.id, found._row.key, node=found.node) if there else ()
-    cards = [Card(one, pathspec, from_resumed=origin is not None, origin=origin) for one in documents]
+        run, key, node = found._run, found._row.key, found.node
+
+        def look() -> Sequence[Mapping[str, Any]]:
+            return kept_cards(run._store, run.id, key, node=node)
+
+    else:
+
+        def look() -> Sequence[Mapping[str, Any]]:
+            return _of_this_task(pathspec) or ()
+
+    documents = look() if origin is None or follow_resumed else ()
+    cards = [Card(one, pathspec, look=look, from_resumed=origin is not None, origin=origin) for one in documents]
     wanted = [card for card in cards if id in (None, card.id) and type in (None, card.type)]
     if not wanted:
         raise CardNotPresentException(pathspec, card_type=type, card_id=id)

@@ -28,7 +28,7 @@ import attrs
 
 from stoker.core.cards import LARGEST, CardComponent, Document, Error, document_of
 from stoker.core.errors import StokerError, nearest
-from stoker.flows.cardtypes import MetaflowCard, card_class
+from stoker.flows.cardtypes import MetaflowCard, card_class, import_failures, imports_of
 from stoker.flows.exceptions import MetaflowException
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ OWN_TYPES: Final = frozenset({"default", "blank"})
 """Types of cards that are their components alone."""
 _REFRESH: Final = 1.0
 """Seconds between two refreshes of cards: what a person who looks at them can follow."""
+_DAY: Final = 86_400.0
 _ID: Final = re.compile(r"[A-Za-z0-9_]+")
 _SILENT: Final = ("METAFLOW_CARD_NO_WARNING", "STOKER_CARD_NO_WARNING")
 
@@ -59,6 +60,21 @@ class CardSpec:
     """Whether a card that fails is kept as a card that says so."""
     customize: bool = attrs.field(default=False, converter=_yes)
     """Whether `current.card.append` means this one of several."""
+
+
+def missing_class(kind: str) -> str:
+    """That there is no class of a type of cards, and why it may be missing."""
+    failures = "; ".join(import_failures(kind))
+    why = f"; these could not be imported: {failures}" if failures else ": import the module of its class"
+    return f"there is no card of the type '{kind}'{why}"
+
+
+def messages(step: str, values: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What to say of a step's `@card`s before a run begins: of those whose class is in a package that fails."""
+    kinds = dict.fromkeys(str(one.get("type", "default")) for one in values)
+    return tuple(
+        f"{step}: @card: {missing_class(kind)}" for kind in kinds if kind not in OWN_TYPES and import_failures(kind)
+    )
 
 
 _numbers = itertools.count()
@@ -227,9 +243,7 @@ class TaskCard:
             return
         with self._cards.guard(self, alarm=False):
             if self.kind is None:
-                raise MetaflowException(
-                    f"there is no card of the type '{self.spec.type}': import the module of its class"
-                )
+                raise MetaflowException(missing_class(self.spec.type))
             self._html, self._data = in_child(functools.partial(self._finished, self.kind), self.spec.timeout)
 
     def _finished(self, kind: type[MetaflowCard]) -> tuple[str, Document | None]:
@@ -480,7 +494,7 @@ class TaskCards:
     def guard(self, card: TaskCard, *, alarm: bool = True) -> Iterator[None]:
         """Let what a card's class does fail or take too long, without the task."""
         try:
-            with _ends_after(card.spec.timeout if alarm else 0):
+            with imports_of(card.kind), _ends_after(card.spec.timeout if alarm else 0):
                 yield
         except (Exception, SystemExit) as error:  # of a card's class
             name = "" if isinstance(error, (_TooSlow, _Failed, MetaflowException)) else f"{type(error).__name__}: "
@@ -488,6 +502,11 @@ class TaskCards:
             card.fail(error.trace if isinstance(error, _Failed) else traceback.format_exc())
 
     # At the end
+
+    @property
+    def rendering_time(self) -> float:
+        """Seconds that `finish` may take; a card whose timeout is 0 may take as long as it likes, here a day."""
+        return sum(card.spec.timeout or _DAY for card in self._cards if card.kind is not None)
 
     def finish(self) -> list[Document]:
         """Render all cards of the task, which is over; they as documents."""

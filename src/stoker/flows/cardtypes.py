@@ -8,16 +8,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import importlib.util
 import json
 import secrets
 import sys
 import time
 from importlib import metadata
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from typing import Any, Callable, Final, Mapping
+from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
-from stoker.core.cards import CardComponent
+from stoker.core import metaflow
+from stoker.core.cards import Artifact, CardComponent, Table, document_from
 
 ENTRY_POINTS: Final = "stoker.cards"
 """The group of entry points whose modules have classes of cards."""
@@ -71,33 +74,67 @@ def card_class(kind: str) -> type[MetaflowCard] | None:
     found = _known(kind)
     if found is None:
         for entry in metadata.entry_points(group=ENTRY_POINTS):
-            with contextlib.suppress(Exception):  # a package that is broken is nobody's card
+            with _noting_failures(f"the entry point {entry.name} = {entry.value}"):
                 entry.load()
         _load_extensions()
         found = _known(kind)
     return found
 
 
-_broken: set[str] = set()
-"""Modules of extensions that failed, whose classes are none."""
+def import_failures(kind: str) -> tuple[str, ...]:
+    """Which packages with cards could not be imported, and why; nothing where the class of the type is there."""
+    return () if card_class(kind) is not None else tuple(_failures.values())
+
+
+def imports_of(kind: type[MetaflowCard] | None) -> contextlib.AbstractContextManager[None]:
+    """For what a class of cards does: one of an extension of Metaflow may import `metaflow` in its methods."""
+    is_extension = kind is not None and kind.__module__.startswith(_PREFIX)
+    return metaflow.served() if is_extension else contextlib.nullcontext()
+
+
+_PREFIX: Final = "stoker_cards_"
+"""Begins the names of the modules that `_load_extensions` makes."""
+_failures: dict[str, str] = {}
+"""Modules of cards that could not be imported, each with what happened. Their classes are none."""
+
+
+@contextlib.contextmanager
+def _noting_failures(what: str, module: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of a package that is broken, or that wants more of Metaflow
+        _failures[module or what] = f"{what}: {type(error).__name__}: {error}"
 
 
 def _load_extensions() -> None:
-    """Load cards that are distributed for Metaflow, `metaflow_extensions/*/plugins/cards/*`, without the rest of their
-    packages. They import `metaflow`, and work where that means this package (`integrations.metaflow`)."""
-    for folder in sys.path:
-        for path in sorted(Path(folder).glob("metaflow_extensions/*/plugins/cards/*")):
-            file = path / "__init__.py" if path.is_dir() else path
-            if path.name.startswith(("_", ".")) or file.suffix != ".py" or not file.is_file():
-                continue
-            name = f"stoker_cards_{path.parents[2].name}_{path.stem}"
-            spec = importlib.util.spec_from_file_location(name, file)
-            if spec is not None and spec.loader is not None and name not in sys.modules:
-                module = sys.modules[name] = importlib.util.module_from_spec(spec)
-                try:
-                    spec.loader.exec_module(module)
-                except Exception:  # of a package that is broken, or that wants more of Metaflow
-                    _broken.add(name)
+    """Load cards that are distributed for Metaflow, `metaflow_extensions/*/plugins/cards`, without the rest of their
+    packages, and with `metaflow` as this package."""
+    folders: dict[str, list[Path]] = {}
+    for folder in dict.fromkeys(sys.path):
+        for path in sorted(Path(folder).glob("metaflow_extensions/*/plugins/cards")):
+            folders.setdefault(_PREFIX + path.parents[1].name, []).append(path)
+    for name, paths in folders.items():
+        if name not in sys.modules:
+            with metaflow.served():
+                _load_cards(name, paths)
+
+
+def _load_cards(name: str, folders: Sequence[Path]) -> None:
+    """Import what has the cards of one extension: its package `cards`, its mfextinit modules, or else each package that
+    lies in `cards`."""
+    whole = next((folder / "__init__.py" for folder in folders if (folder / "__init__.py").is_file()), None)
+    loader = None if whole is None else SourceFileLoader(name, str(whole))
+    spec = ModuleSpec(name, loader, is_package=True)
+    spec.submodule_search_locations = list(map(str, folders))
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    if loader is not None:
+        with _noting_failures(f"{whole}", name):
+            loader.exec_module(sys.modules[name])
+        return
+    inits = [path for folder in folders for path in sorted(folder.glob("mfextinit_*.py"))]
+    for path in inits or [path.parent for folder in folders for path in sorted(folder.glob("[!_.]*/__init__.py"))]:
+        with _noting_failures(f"{path}", f"{name}.{path.stem}"):
+            importlib.import_module(f"{name}.{path.stem}")
 
 
 def _known(kind: str) -> type[MetaflowCard] | None:
@@ -106,9 +143,38 @@ def _known(kind: str) -> type[MetaflowCard] | None:
     while pending:
         one = pending.pop()
         pending += one.__subclasses__()
-        if vars(one).get("type") == kind and one.__module__ not in _broken:  # not one that inherits it
+        if vars(one).get("type") == kind and one.__module__ not in _failures:  # not one that inherits it
             found = one
     return found
+
+
+class BlankCard(MetaflowCard):
+    """A page of its components, as a base for classes of one's own; `@card(type="blank")` makes none of it."""
+
+    type = "blank"
+    ALLOW_USER_COMPONENTS = True
+
+    def __init__(self, options: Mapping[str, Any] | None = None, components: Any = (), **words: Any) -> None:
+        self._title = str((options or {}).get("title", ""))
+        self._components = list(components)
+
+    def render(self, task: Any) -> str:
+        """The page."""
+        from stoker.report.cards import card_page  # for classes that are based on this one alone
+
+        return card_page([document_from(shown) for shown in self._components], title=self._title, state="succeeded")
+
+
+class DefaultCard(BlankCard):
+    """A page of the task's artifacts, and of its components below them."""
+
+    type = "default"
+
+    def render(self, task: Any) -> str:
+        """The page."""
+        artifacts = [[artifact.id, Artifact(artifact.data)] for artifact in task]
+        self._components.insert(0, Table(artifacts, ["artifact", "value"]).render())
+        return super().render(task)
 
 
 class TaskSpecCard(MetaflowCard):

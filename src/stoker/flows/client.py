@@ -833,7 +833,7 @@ def rows_by_step(run: StoredRun) -> dict[str, list[StepRow]]:
 
 
 def constants_of(run: StoredRun) -> Mapping[str, StoredArtifact]:
-    """What every task of a run has: the small constants of its class, and its parameters."""
+    """What every task of a run has: the constants of its class, and its parameters."""
     text = run.store.records.plan(run.id)
     plan = json.loads(text) if text else {}
     wires = {**plan.get("program", {}).get(CONSTANTS, {}), **plan.get("parameters", {})}

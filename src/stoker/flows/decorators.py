@@ -156,7 +156,9 @@ class PackageWords(NamedTuple):
 def package_fields(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
     """A decorator's words as fields of `PackageSettings`, checked; what was not given is not there."""
     field = FIELDS[BASES.get(name, name)]
-    fields: dict[str, Any] = {word: words[word] for word in ("python", "disabled") if words.get(word) is not None}
+    fields: dict[str, Any] = {} if words.get("disabled") is None else {"disabled": words["disabled"]}
+    if words.get("python") is not None:
+        fields["python"] = _lowest_python(words["python"])
     packages = {**_mapping(words, "libraries"), **_mapping(words, "packages")}
     if packages:
         fields[field] = packages
@@ -173,6 +175,15 @@ def package_fields(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
     return fields_given(PackageSettings(**fields))
 
 
+_PYTHON_RANGE: Final = re.compile(r"(?:==?|~=|>=)?\s*(\d+\.\d+(?:\.\d+)?)(?:\.\*)?(?:\s*,\s*<[\s=\d.]+)?")
+
+
+def _lowest_python(version: Any) -> Any:
+    """The lowest version of a range such as ">=3.10,<3.12" or "3.10.*"; what is none stays."""
+    found = _PYTHON_RANGE.fullmatch(version.strip()) if isinstance(version, str) else None
+    return version if found is None else found[1]
+
+
 def packages_layer(step: str, decorators: Iterable[PackageWords]) -> Layer | None:
     """What a step's decorators come to, weakest first; None where it has none of them.
 
@@ -185,7 +196,11 @@ def packages_layer(step: str, decorators: Iterable[PackageWords]) -> Layer | Non
     decorator_words = list(decorators)
     for one in decorator_words:
         field, origin = FIELDS[BASES.get(one.name, one.name)], f"{one.where} @{one.name}"
-        fields = package_fields(one.name, one.words)
+        try:
+            fields = package_fields(one.name, one.words)
+        except SettingsError as error:
+            fix = f"{error.fix}; or leave the decorator out: --without {one.name}"
+            raise SettingsError(f"@{one.name}: {error.message}", where=one.where, fix=fix) from None
         if "python" in fields:
             pythons[field] = (fields.pop("python"), origin)
         disabled[field] = fields.pop("disabled", disabled.get(field, False))
@@ -299,12 +314,11 @@ def _catch(values: Mapping[str, Any]) -> None:
         raise SettingsError(f"var={var!r} is not the name of an attribute", fix='write var="failure"')
 
 
-def _pypi(values: Mapping[str, Any]) -> None:
-    package_fields("pypi", values)
-
-
-def _conda(values: Mapping[str, Any]) -> None:
-    package_fields("conda", values)
+def _check_packages(name: str, values: Mapping[str, Any]) -> None:
+    """Check what is written; whether a Python can run a step is asked when a run is planned."""
+    if not _PYTHON_RANGE.fullmatch(str(values.get("python") or "3.11")):
+        package_fields(name, values)
+    package_fields(name, {**values, "python": None})
 
 
 def _secrets(values: Mapping[str, Any]) -> None:
@@ -452,17 +466,17 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
     ),
     "pypi": DecoratorKind(
         words=_unset(WORDS["pypi"]),
-        check=_pypi,
+        check=functools.partial(_check_packages, "pypi"),
         help="Packages that the step needs: in its image, or with `--environment=pypi` in an environment made here.",
     ),
     "conda": DecoratorKind(
         words=_unset(WORDS["conda"]),
-        check=_conda,
+        check=functools.partial(_check_packages, "conda"),
         help="Packages that the step needs: in its image, or with `--environment=conda` in an environment made here.",
     ),
     "uv": DecoratorKind(
         words=_unset(WORDS["pypi"]),
-        check=_pypi,
+        check=functools.partial(_check_packages, "pypi"),
         help="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
     ),
     "checkpoint": DecoratorKind(
@@ -540,13 +554,13 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
     "pypi_base": DecoratorKind(
         words=_unset(WORDS["pypi"]),
         of_flow=True,
-        check=_pypi,
+        check=functools.partial(_check_packages, "pypi"),
         help="`@pypi` for every step of the flow.",
     ),
     "conda_base": DecoratorKind(
         words=_unset(WORDS["conda"]),
         of_flow=True,
-        check=_conda,
+        check=functools.partial(_check_packages, "conda"),
         help="`@conda` for every step of the flow.",
     ),
 }

@@ -123,10 +123,11 @@ class FlowDefinition:
         """Take requests for hints: the flow runs on this machine, which has so many CPUs and so much memory."""
         self._room = (cpus, memory)
 
-    def document(self) -> dict[str, Any]:
-        """The options of the command line, as JSON; a later session makes the same flow of them and the class."""
+    def document(self, blobs: Blobs) -> dict[str, Any]:
+        """The options of the command line, as JSON; a later session makes the same flow of them and the class. The
+        values that the class defines are there for the client."""
         words = {"namespace": self._namespace, "max_splits": self.max_splits, **self._project_options}
-        words[CONSTANTS] = _small_constants(self.written) or None
+        words[CONSTANTS] = _constants(self.written, blobs) or None
         given = {name: value for name, value in words.items() if value is not None}
         return {**self.command_line, **given, "python": ".".join(map(str, sys.version_info[:3]))}
 
@@ -259,6 +260,8 @@ class FlowDefinition:
                     where=self.graph.steps[name].next_at,
                     fix="put @catch on the step before or behind, or go on from here with self.next(self.a_step)",
                 )
+        for name, options in options_by_step.items():
+            self.messages += _card_messages(name, options)
         if self._room is not None:
             for name, options in options_by_step.items():
                 if options.placed:
@@ -268,7 +271,7 @@ class FlowDefinition:
         return options_by_step
 
     @functools.cached_property
-    def configs(self) -> Mapping[str, Any]:
+    def configs(self) -> flowparams.Configs:
         """The content of every `Config` by attribute: as the command line says, else its default."""
         values = {}
         for attribute, config in parameters_of(self.written).items():
@@ -278,12 +281,7 @@ class FlowDefinition:
                 if value is None and config.required and self._has_mutators:
                     raise flowparams.missing_parameter(self.name, config)
                 values[attribute] = config.value_for_step(value)
-        return values
-
-    @property
-    def configs_by_name(self) -> Mapping[str, Any]:
-        """The content of every `Config` by its name."""
-        return flowparams.by_name(self.kind, self.configs)
+        return flowparams.Configs(self.written, values)
 
     def _values_of_configs(self) -> Mapping[str, Any]:
         """The configs, where a parameter's default may have a value of one; else no config's file is read early."""
@@ -469,32 +467,13 @@ def _recorded_value(value: Any, config: Any) -> Any:
     return value
 
 
-class _Large(Exception):
-    """A value has more bytes than fit into its description."""
-
-
-class _NoBlobs(Blobs):
-    """Keeps nothing: for values whose bytes are part of their description."""
-
-    def __init__(self) -> None:
-        """Opens no folder."""
-
-    def put(self, data: Any) -> str:
-        """Refuse it."""
-        raise _Large
-
-    def writer(self) -> Any:
-        """Refuse it."""
-        raise _Large
-
-
-def _small_constants(kind: type) -> dict[str, Any]:
-    """The values that a flow's class defines, for the client: those of a few kilobytes, which the plan can have."""
+def _constants(kind: type, blobs: Blobs) -> dict[str, Any]:
+    """The values that a flow's class defines, as artifacts."""
     wires = {}
     for name in sorted(constants_of(kind)):
         if not name.startswith("_"):
-            with contextlib.suppress(Exception):  # one that is large, or a module or another thing that cannot be kept
-                wires[name] = artifacts.save(getattr(kind, name), _NoBlobs()).wire()
+            with contextlib.suppress(Exception):  # a module or another thing that cannot be kept
+                wires[name] = artifacts.save(getattr(kind, name), blobs).wire()
     return wires
 
 
@@ -514,6 +493,16 @@ def _options(options: flowsettings.FlowStepOptions) -> TaskOptions:
         profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,
         notes=notes,
     )
+
+
+def _card_messages(step: str, options: flowsettings.FlowStepOptions) -> tuple[str, ...]:
+    """What to say of the classes of its cards before the run begins."""
+    values = [note.values for note in options.notes if note.name == "card" and note.values.get("type") is not None]
+    if not values:
+        return ()
+    from stoker.flows.cards import messages
+
+    return messages(step, values)
 
 
 def _run_document(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:

@@ -278,6 +278,10 @@ def _names(names: Iterable[str] | None, option: str) -> set[str]:
     return set(names or ())
 
 
+INTERNAL_ARTIFACTS_SET: Final[set[str]] = set()
+"""Names that `merge_artifacts` leaves out, by Metaflow's name: a decorator of a user's may add some."""
+
+
 def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], only: bool) -> None:
     where = caller()
     if include and exclude:
@@ -291,7 +295,7 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
         raise MissingInMergeArtifactsException(
             f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], all_names)}", missing, where=where
         )
-    merged_names = (include if only else all_names) - exclude - task.names()
+    merged_names = (include if only else all_names) - exclude - task.names() - INTERNAL_ARTIFACTS_SET
     conflicts = []
     agreed: dict[str, Mapping[str, Any]] = {}
     for name in sorted(merged_names):

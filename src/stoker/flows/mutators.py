@@ -25,7 +25,7 @@ from stoker.core.usercode import caller, source_line
 from stoker.flows import decorators as flowdecorators
 from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, make_note, notes_of
 from stoker.flows.instance import FlowInstance, parameters_of
-from stoker.flows.parameters import Config, Parameter
+from stoker.flows.parameters import Config, Parameter, named
 from stoker.flows.transitions import is_step, steps_of
 from stoker.flows.user_decorators import USERS, Decorating, find_user_decorator, suggest
 from stoker.run.attached import words_of
@@ -140,8 +140,8 @@ class MutableFlow(_Mutable):
 
     @property
     def configs(self) -> Iterator[tuple[str, Any]]:
-        """The flow's configs, with their values."""
-        yield from self._configs.items()
+        """The flow's configs by name, with their values."""
+        yield from named(self._configs).items()
 
     @property
     def parameters(self) -> Iterator[tuple[str, Parameter]]:

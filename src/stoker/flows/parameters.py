@@ -36,6 +36,9 @@ _RESERVED: Final = frozenset(
 """Words that the flow itself or the command line of every run has."""
 
 
+_OPTION_WORDS: Final = ("envvar", "is_flag", "hidden", "metavar")
+
+
 class JSONType:
     """The type of a parameter that is written as JSON: `Parameter("grid", type=JSONType)`."""
 
@@ -76,8 +79,16 @@ class Parameter:
         show_default: bool | None = True,
         separator: str | None = None,
         multiple: bool = False,
+        **words: Any,
     ) -> None:
+        """`words` are those of click's options that mean something here: envvar, is_flag, hidden and metavar."""
         self.where = caller()
+        unknown = next((word for word in words if word not in _OPTION_WORDS), None)
+        if unknown is not None:
+            raise ParameterError(
+                f"parameter '{name}' takes no {unknown}={nearest(unknown, _OPTION_WORDS)}", where=self.where
+            )
+        envvar, is_flag = words.get("envvar") or (), bool(words.get("is_flag"))
         if not str(name).replace("-", "_").isidentifier():
             fix = 'name it by letters, digits, "-" and "_", and not by a digit first'
             if isinstance(self, IncludeFile) and default is UNSET:
@@ -87,12 +98,20 @@ class Parameter:
             raise ParameterError(f"a parameter cannot be called '{name}'", where=self.where, fix="give another name")
         if separator is not None and type not in (None, str):
             raise ParameterError(f"parameter '{name}': separator= is for texts", where=self.where, fix="leave type out")
+        if is_flag and type not in (None, bool):
+            raise ParameterError(f"parameter '{name}': is_flag= is for a bool", where=self.where, fix="leave type out")
         self.name = name
         self.help = help
         self.attribute = name
         self.separator = separator
+        self.variables = (envvar,) if isinstance(envvar, str) else tuple(envvar)
+        self.is_flag = is_flag
+        self.is_hidden = bool(words.get("hidden"))
+        self._metavar: str | None = words.get("metavar")
         self.multiple = multiple
         self.show_default = show_default
+        if is_flag:
+            default, type = (False if default is UNSET else default), bool
         self.default = UNSET if default is None else default
         self._written_type = type
         self.type = _type_of(type, UNSET if isinstance(default, (DeferredValue, Config)) else default, name, self.where)
@@ -131,6 +150,8 @@ class Parameter:
     @property
     def kind(self) -> str:
         """Its type in a word, for the help."""
+        if self._metavar is not None:
+            return self._metavar
         return "JSON" if self.type is JSONType else getattr(self.type, "__name__", str(self.type))
 
     def value_for_step(self, value: Any) -> Any:
@@ -295,9 +316,12 @@ def resolved_parameters(kind: type, configs: Mapping[str, Any] | None) -> list[P
     return parameters if configs is None else [parameter.with_configs(configs) for parameter in parameters]
 
 
-def by_name(kind: type, configs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configs by name, where they are known by attribute."""
-    return {one.name: configs[word] for word, one in parameters_of(kind).items() if word in configs}
+class Configs(dict[str, Any]):
+    """The content of a flow's configs by attribute; `named` has them by their names, which expressions use."""
+
+    def __init__(self, kind: type, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.named = {one.name: values[word] for word, one in parameters_of(kind).items() if word in values}
 
 
 def parse(
@@ -319,7 +343,7 @@ def parse(
             near = nearest(flag, [*(candidate.flag for candidate in parameters.values()), *flags])
             raise UsageError(f"flow {kind.__name__} has no parameter for {flag}{near}")
         if not equals:
-            if parameter.type is bool and (not line or line[0].startswith("--")):
+            if parameter.is_flag or (parameter.type is bool and (not line or line[0].startswith("--"))):
                 value = "true"
             elif not line:
                 raise UsageError(f"{flag} needs a value", fix=f"write {flag} {parameter.kind}")
@@ -340,7 +364,8 @@ def rows(kind: type, configs: Mapping[str, Any] | None) -> list[tuple[str, str]]
         default = "required" if parameter.required else f"default: {value!r}"
         default_text = "" if parameter.show_default is False else default
         text = "  ".join(part for part in (parameter.help, default_text) if part)
-        lines.append((f"{parameter.flag} {parameter.kind}", text))
+        if not parameter.is_hidden:
+            lines.append((f"{parameter.flag} {parameter.kind}", text))
     return lines
 
 
@@ -371,7 +396,7 @@ def _bind(
     for name, parameter in parameters.items():
         if name in values:
             continue
-        variable, text = variable_of(name)
+        variable, text = variable_of(name, parameter.variables)
         if variable and not isinstance(parameter, Config):
             try:
                 values[name] = parameter.parse_value(text.split() if parameter.multiple else text)
@@ -382,7 +407,7 @@ def _bind(
         if parameter.required:
             raise missing_parameter(kind.__name__, parameter)
         try:
-            values[name] = parameter.resolve_default(kind.__name__, by_name(kind, configs))
+            values[name] = parameter.resolve_default(kind.__name__, named(configs))
         except StokerError:
             raise
         except Exception as error:  # the user's function for a default
@@ -392,13 +417,12 @@ def _bind(
     return values
 
 
-def variable_of(name: str) -> tuple[str, str]:
+def variable_of(name: str, others: Sequence[str] = ()) -> tuple[str, str]:
     """The environment variable that gives a parameter or an option of `run`, and its text; both "" without one.
 
-    `--q-dash` is `STOKER_RUN_Q_DASH`, or `METAFLOW_RUN_Q_DASH`.
+    `--q-dash` is `STOKER_RUN_Q_DASH`, or `METAFLOW_RUN_Q_DASH`, or one of `others`, which come first.
     """
-    for prefix in VARIABLES:
-        variable = prefix + name.replace("-", "_").upper()
+    for variable in (*others, *(prefix + name.replace("-", "_").upper() for prefix in VARIABLES)):
         if variable in os.environ:
             return variable, os.environ[variable]
     return "", ""
@@ -581,7 +605,12 @@ def config_expr(expression: str) -> DeferredValue:
     """
     code = compile(expression, "<config_expr>", "eval")
     names = sys._getframe(1).f_globals
-    return DeferredValue(expression, lambda configs: eval(code, {**names, **configs}))
+    return DeferredValue(expression, lambda configs: eval(code, {**names, **configs, **named(configs)}))
+
+
+def named(configs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Configs by name, where they are known by attribute."""
+    return configs.named if isinstance(configs, Configs) else {}
 
 
 def fill_configs(value: Any, configs: Mapping[str, Any]) -> Any:

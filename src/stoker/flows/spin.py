@@ -369,7 +369,7 @@ def _remaining_decorators(flow: FlowDefinition, target: SpinTarget) -> dict[str,
 def _parameters(flow: FlowDefinition, were: Mapping[str, Any], store: Store) -> dict[str, Any]:
     """The parameters as they were; one that the flow did not have then has its default."""
     parameters = dict(were)
-    configs = flow.configs_by_name
+    configs = flow.configs.named
     for parameter in resolved_parameters(flow.kind, flow.configs):
         if parameter.name not in parameters and not parameter.required:
             value = parameter.resolve_default(flow.name, configs)

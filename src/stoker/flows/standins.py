@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping
+import os
+from typing import Any, Callable, Final, Mapping, TypeVar
 
 from stoker.core.version import VERSION
 from stoker.flows.mutators import FlowMutator
@@ -11,6 +12,41 @@ from stoker.flows.parameters import username
 metaflow_version: Final = "2.19.39"
 """The release of Metaflow whose names and behaviour are here."""
 __version__: Final = metaflow_version
+
+
+CONFIGURATION: Final[Mapping[str, str | None]] = {
+    "DATASTORE_SYSROOT_AZURE": None,
+    "DATASTORE_SYSROOT_GS": None,
+    "DATASTORE_SYSROOT_LOCAL": None,
+    "DATASTORE_SYSROOT_S3": None,
+    "DATATOOLS_S3ROOT": None,
+    "DEFAULT_DATASTORE": "local",
+    "DEFAULT_ENVIRONMENT": "local",
+    "DEFAULT_METADATA": "local",
+    "DEFAULT_SECRETS_ROLE": None,
+    "KUBERNETES_NAMESPACE": "default",
+    "OTEL_ENDPOINT": None,
+    "S3_ENDPOINT_URL": None,
+    "SERVICE_AUTH_KEY": None,
+    "SERVICE_URL": None,
+    "TEMPDIR": ".",
+    "UI_URL": None,
+}
+"""Names of Metaflow's configuration that flows read, each with its value where no variable STOKER_… or METAFLOW_… gives
+one. They say where Metaflow would keep things; Stoker's own stands in `stoker.toml`."""
+Render = TypeVar("Render", bound=Callable[..., Any])
+
+
+def __getattr__(name: str) -> Any:
+    if name in CONFIGURATION:
+        variables = (f"STOKER_{name}", f"METAFLOW_{name}")
+        return next((os.environ[one] for one in variables if os.environ.get(one)), CONFIGURATION[name])
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def with_default_component_id(render: Render) -> Render:
+    """A decorator of `render` in Metaflow; a component has its id here when it is put on a card."""
+    return render
 
 
 def get_version(public: bool = False) -> str:

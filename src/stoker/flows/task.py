@@ -31,7 +31,7 @@ from stoker.flows import mutators as flowmutators
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
 from stoker.flows.instance import TASK, Transition, constants_of, parameters_of
-from stoker.flows.parameters import Config
+from stoker.flows.parameters import Config, Configs
 from stoker.flows.secretsources import read_secrets
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -95,7 +95,6 @@ class FlowTask:
         self._secrets = job.secrets
         self._read: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
-        self._configs: dict[str, Any] = {}
         kind = self._class_of_run(modules.object_of(attrs.evolve(source, qualname=source.qualname.rpartition(".")[0])))
         _restore_constants(kind)
         self.flow = kind.__new__(kind)
@@ -107,10 +106,12 @@ class FlowTask:
 
     def _class_of_run(self, kind: Any) -> Any:
         """The flow's class as its mutators and the command line make it, with the configs that the run has."""
+        configs = {}
         for attribute, config in parameters_of(kind).items():
             if isinstance(config, Config):
                 content = self.parameter(config.name)
-                self._configs[attribute] = config.value_for_step(None if content is UNSET else content)
+                configs[attribute] = config.value_for_step(None if content is UNSET else content)
+        self._configs = Configs(kind, configs)
         attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
         changed = flowmutators.has_mutators(kind)
         if not changed and not any(flowusers.find_user_decorator(text.partition(":")[0]) for text in attached):
@@ -241,6 +242,11 @@ class FlowTask:
         self._read.pop(name, None)
 
     # What it leaves
+
+    @property
+    def extra_time(self) -> float:
+        """Seconds that its cards may take to render: they are no part of its step's time."""
+        return 0.0 if self.cards is None or context.node else self.cards.rendering_time
 
     def save_outputs(self) -> dict[str, Any]:
         """The outputs: what goes on as it came, what is new, and where the flow goes."""

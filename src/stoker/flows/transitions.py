@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from typing import Any, Callable, Final, Mapping
 
 import attrs
@@ -73,11 +72,12 @@ def graph_of(kind: type) -> FlowGraph:
     steps = {name: _read(name, function, kind) for name, function in functions.items()}
     options_by_step = {name: getattr(function, STEP_MARK) for name, function in functions.items()}
     where = place_of_class(kind)
+    only = next(iter(steps)) if len(steps) == 1 else ""
     return FlowGraph(
         name=kind.__name__,
         steps=steps,
-        start=_step_with_role(options_by_step, "start", where),
-        end=_step_with_role(options_by_step, "end", where),
+        start=only or _step_with_role(options_by_step, "start", where),
+        end=only or _step_with_role(options_by_step, "end", where),
         where=where,
         doc=inspect.getdoc(kind) or "" if kind.__doc__ else "",
     )
@@ -148,7 +148,10 @@ def _read(name: str, function: Callable[..., Any], kind: type) -> FlowStep:
 def _method(name: str, function: Any, kind: type) -> _Method:
     try:
         lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        if lines[0][:1].isspace():  # below what it is indented for, because a text in it may begin further left
+            lines, first = ["if True:\n", *lines], first - 1
+        tree = ast.parse("".join(lines)).body[0]
+        tree = tree.body[0] if isinstance(tree, ast.If) else tree
     except (OSError, TypeError, SyntaxError, IndexError) as error:
         raise GraphError(
             f"the source of step '{name}' of {kind.__name__} cannot be read: {error}", fix="define the flow in a file"

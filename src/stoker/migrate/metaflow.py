@@ -185,6 +185,8 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
 
 MODULES: Final[Mapping[str, str]] = {
     "metaflow.cards": "a card has Markdown, Table, Image, Artifact and ProgressBar of stoker.flow",
+    "metaflow.plugins.cards": "what stands on a card is Markdown, Table, Image, Artifact, ProgressBar or Frame of "
+    "stoker.flow, or another component of stoker.flow.cards",
     "metaflow.plugins": "Metaflow's plugins are not here; a decorator of yours may be written with "
     "@user_step_decorator",
     "metaflow.user_decorators": "MutableFlow, MutableStep, FlowMutator, StepMutator and UserStepDecorator are in "
@@ -193,6 +195,7 @@ MODULES: Final[Mapping[str, str]] = {
     "metaflow.exception": "errors are those of stoker.core.errors: StokerError is the root, UsageError is for wrong "
     "calls",
     "metaflow.metaflow_config": "configuration stands in stoker.toml and in STOKER_… variables",
+    "metaflow._vendor": "import the package itself: `import click`",
     "metaflow.integrations": "there is no such integration here",
     "metaflow_extensions": "extensions of Metaflow are not loaded here",
     "metaflow_ray": "start Ray in a num_parallel: current.parallel.main_ip is the head",

@@ -32,6 +32,19 @@ _S3: Final = {
         *("MetaflowS3InvalidObject", "MetaflowS3InvalidRange", "MetaflowS3NotFound", "MetaflowS3URLException"),
     ),
 }
+_CONFIGURATION: Final = (
+    *("DATASTORE_SYSROOT_AZURE", "DATASTORE_SYSROOT_GS", "DATASTORE_SYSROOT_LOCAL", "DATASTORE_SYSROOT_S3"),
+    *("DATATOOLS_S3ROOT", "DEFAULT_DATASTORE", "DEFAULT_ENVIRONMENT", "DEFAULT_METADATA", "DEFAULT_SECRETS_ROLE"),
+    *(
+        "KUBERNETES_NAMESPACE",
+        "OTEL_ENDPOINT",
+        "S3_ENDPOINT_URL",
+        "SERVICE_AUTH_KEY",
+        "SERVICE_URL",
+        "TEMPDIR",
+        "UI_URL",
+    ),
+)
 _PARSERS: Final = ("conda_environment_yml_parser", "pyproject_toml_parser", "requirements_txt_parser")
 _MUTATORS: Final = {
     "stoker.flows.mutators": ("FlowMutator", "MutableFlow", "MutableStep", "StepMutator"),
@@ -49,7 +62,14 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "stoker.core.cards": ("MetaflowCardComponent",),
         "stoker.flows.cardtypes": ("MetaflowCard",),
     },
-    "plugins.cards.card_modules.components": {"stoker.core.cards": _COMPONENTS},
+    "plugins.cards.card_modules.basic": {
+        "stoker.core.cards": ("DefaultComponent",),
+        "stoker.flows.cardtypes": ("BlankCard", "DefaultCard", "TaskSpecCard"),
+    },
+    "plugins.cards.card_modules.components": {
+        "stoker.core.cards": (*_COMPONENTS, "UserComponent"),
+        "stoker.flows.standins": ("with_default_component_id",),
+    },
     "plugins.cards.card_modules.renderer_tools": {"stoker.flows.cardtypes": ("render_safely",)},
     "plugins.cards.card_modules.test_cards": {
         "stoker.flows.cardtypes": (
@@ -78,8 +98,9 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "runner.metaflow_runner": {"stoker.flows.runner": ("ExecutingRun", "Runner")},
     "datatools": _S3,
     "decorators": {"stoker.flows.instance": ("step",)},
-    "flowspec": {"stoker.flows.spec": ("FlowSpec",)},
+    "flowspec": {"stoker.flows.instance": ("INTERNAL_ARTIFACTS_SET",), "stoker.flows.spec": ("FlowSpec",)},
     "integrations": {"stoker.flows.events": ("ArgoEvent",)},
+    "metaflow_config": {"stoker.flows.standins": _CONFIGURATION},
     "metaflow_version": {"stoker.flows.standins": ("get_version",)},
     "version": {"stoker.flows.standins": ("metaflow_version",)},
     "metaflow_profile": {"stoker.flows.multicore": ("profile",)},
@@ -106,12 +127,23 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 
 OTHERS: Final = frozenset(
     {
-        *("R", "cli", "cli_args", "cli_components", "clone_util", "cmd", "cmd_with_io", "datastore", "debug"),
+        *(
+            "R",
+            "_vendor",
+            "cli",
+            "cli_args",
+            "cli_components",
+            "clone_util",
+            "cmd",
+            "cmd_with_io",
+            "datastore",
+            "debug",
+        ),
         *("event_logger", "events", "extension_support", "graph", "lint", "meta_files", "metadata_provider"),
-        *("metaflow_config", "metaflow_config_funcs", "metaflow_environment", "metaflow_git", "mflog", "monitor"),
+        *("metaflow_config_funcs", "metaflow_environment", "metaflow_git", "mflog", "monitor"),
         *("package", "packaging_sys", "plugins", "procpoll", "pylint_wrapper", "runner", "runtime", "sidecar"),
         *("system", "system_context", "tagging_util", "task", "tracing", "tuple_util", "tutorials"),
-        *("unbounded_foreach", "user_configs", "user_decorators", "vendor"),
+        *("_vendor", "unbounded_foreach", "user_configs", "user_decorators", "vendor"),
     }
 )
 """Modules of Metaflow 2.19.39 that are not here, or only in part: an import says so in a sentence."""

@@ -76,10 +76,11 @@ def is_known(qualified: str) -> bool:
 
 def _fate_of_metaflow_name(module: str, name: str) -> Fate:
     root, _, below = module.partition(".")
-    if root == "metaflow" and name not in metaflow.NAMES and modules.has(below, name):
+    served = root == "metaflow" and modules.has(below, name)
+    if served and name not in metaflow.NAMES:
         return Fate(kind="moved", module=f"{metaflow.TARGET}.{below}".rstrip("."), name=name)
     for start, message in metaflow.MODULES.items():
-        if f"{module}.{name}.".startswith(f"{start}."):
+        if not served and f"{module}.{name}.".startswith(f"{start}."):
             return Fate(kind="gone", message=message)
     if name not in metaflow.NAMES:
         return Fate(kind="gone", message="nothing here has this name; docs/flows.md lists what there is")

@@ -405,7 +405,7 @@ class Pipeline(Generic[P]):
         """The plan as the planner makes it: a pipeline adds nothing."""
         return plan
 
-    def document(self) -> Mapping[str, Any]:
+    def document(self, blobs: Any) -> Mapping[str, Any]:
         """Nothing: the function is the whole pipeline."""
         return {}
 

@@ -134,7 +134,7 @@ def _plan_program(
     finally:
         for backend in set(checkers.values()):
             backend.close()
-    plan = attrs.evolve(program.complete_plan(plan), program=program.document())
+    plan = attrs.evolve(program.complete_plan(plan), program=program.document(session.store.blobs))
     if plan.steps:
         check_names(overrides, plan.steps)
     parameters = parameter_findings(plan.parameters, plan.where, session.secrets)
@@ -450,7 +450,7 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
         secrets=session.secrets,
     )
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
-    plan = attrs.evolve(plan, program=program.document())
+    plan = attrs.evolve(plan, program=program.document(blobs))
     now = program.complete_plan(attrs.evolve(plan, steps=steps, findings=findings_again(session, steps, plan.settings)))
     now = session.prove(now, plan.settings)
     refuse(now)

@@ -109,8 +109,9 @@ class Program(Protocol):
     def body(self, start: ProgramStart) -> Body:
         """What decides about the steps of one run of a dynamic program."""
 
-    def document(self) -> Mapping[str, Any]:
-        """What a later session needs beside `function` to make the same program again, as JSON."""
+    def document(self, blobs: Blobs) -> Mapping[str, Any]:
+        """What a later session needs beside `function` to make the same program again, as JSON; values in it are kept
+        in `blobs`."""
 
     def restore(self, plan: Plan, blobs: Blobs) -> None:
         """Restore the program that a run was started with from its plan; called in a new session."""

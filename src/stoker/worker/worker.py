@@ -20,7 +20,15 @@ import attrs
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import DamagedArtifact, SerializationError, StokerError
 from stoker.core.plugins import resolve
-from stoker.core.protocol import FunctionSource, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import (
+    EXTRA_TIME,
+    FunctionSource,
+    StepError,
+    StepResult,
+    StepTask,
+    WorkerEvent,
+    WorkerJob,
+)
 from stoker.core.status import (
     CANCELLED,
     CAUSES,
@@ -46,6 +54,10 @@ if TYPE_CHECKING:
 
 class TaskRunner(Protocol):
     """Runs a task whose plan names a `runner`: made of the job, the step and the blobs, then called."""
+
+    @property
+    def extra_time(self) -> float:
+        """Seconds that saving may take beyond what the step's timeout has left."""
 
     def __call__(self) -> Any:
         """Run the task."""
@@ -240,6 +252,9 @@ class Worker:
             return attrs.evolve(self._failure(job, USER_ERROR, error), outputs=_outputs_left(task))
         del arguments
         over = time.time()
+        if task is not None and job.timed and task.extra_time:
+            data = {"seconds": task.extra_time}
+            self.emit(WorkerEvent(kind="noted", job=job.job, note=EXTRA_TIME, time=over, data=data))
         try:
             outputs = task.save_outputs() if task else self._save_outputs(returned, step)
             if called - began < _PHASE and time.time() - over < _PHASE:
