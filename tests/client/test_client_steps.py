@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.cli.show import run_lines
+from stoker.client import Client
 from stoker.client.document import run_document
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.store import artifacts
@@ -409,3 +410,18 @@ def test_as_dict_of_a_step_is_json(book: Any) -> None:
     short = book.client.run(id).steps["train"].as_dict(details=False)
     assert not {"outputs", "attempts", "elements"} & short.keys()
     assert short.items() <= book.client.run(id).steps["train"].as_dict().items()
+
+
+def test_metadata_from_outside_joins_what_a_step_logged(book: Any) -> None:
+    id = book.run()
+    book.step(id, "train")
+    client = Client(store=book.store)
+    client.log_metadata({"note": "by hand"}, run=id)
+    client.log_metadata({"checked": True}, run=id, step="train")
+    client.log_metadata({"checked": False}, run=id, step="train")
+    run = client.run(id)
+    assert run.metadata == {"note": "by hand"}
+    assert run.steps["train"].metadata == {"checked": False}
+    client.delete(id)
+    assert book.store.registry.facts("run", id) == {}
+    assert book.store.registry.facts("step", f"{id}/train") == {}

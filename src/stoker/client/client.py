@@ -179,7 +179,7 @@ class Client:
         return ModelVersion(self.store, self.store.registry.create_model(model))
 
     def log_metadata(self, metadata: Mapping[str, Any], *, run: str, step: str | None = None) -> None:
-        """Add metadata to a run, or to one of its steps; `metadata_of` reads it."""
+        """Add metadata to a run, or to one of its steps; `Run.metadata` and `Step.metadata` have it."""
         found = self.run(run)
         key = found.id if step is None else f"{found.id}/{found.steps[step].key}"
         self.store.registry.set_facts("run" if step is None else "step", key, 0, metadata)

@@ -233,6 +233,11 @@ class Run:
         return {key: metrics[key] for key in sort_keys(metrics, self.steps)}
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """What was logged of it from outside, by name (`log_metadata(…, run=ID)`)."""
+        return self._store.registry.facts("run", self.id)
+
+    @property
     def placements(self) -> dict[str, list[Placement]]:
         """Where the attempts of steps and elements were on a platform with a queue, by key, first attempt to last.
 

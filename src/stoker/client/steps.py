@@ -144,6 +144,11 @@ class Step:
         return metrics_of(records, run_id, key, max(numbers, default=0))
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """Facts by name: those that it logged, and over them what was logged of it from outside."""
+        return {**self.metrics.facts, **self._store.registry.facts("step", f"{self.run_id}/{self.key}")}
+
+    @property
     def placement(self) -> Placement | None:
         """Where its last attempt is or was on a platform with a queue; None for a step that ran elsewhere."""
         placements = self._placements
