@@ -293,7 +293,7 @@ class Recorder:
         Returns the rows without those that register names.
         """
         if any(map(registers, rows)):
-            rows = self._names().take_logged(key, step, rows, self._batch)
+            rows = self._names().take_logged(key, step, attempt, rows, self._batch)
         if self._metrics is None:
             from stoker.engine.metrics import RunMetrics  # only for runs with steps that log something
 
