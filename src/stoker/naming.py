@@ -6,19 +6,19 @@ it is done at once, in the store of the active stack.
 
 from __future__ import annotations
 
-import itertools
+import os
 from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping
 
+import attrs
+
 from stoker.core.errors import UsageError
-from stoker.core.registry import LATEST, Artifact, LoggedName, Model, SavedArtifact, Version
+from stoker.core.registry import LATEST, Artifact, LoggedName, Model, SavedArtifact, Version, checked_facts
 from stoker.worker import metrics
 from stoker.worker.context import context
 
 if TYPE_CHECKING:
     from stoker.client import Client
     from stoker.client.names import ArtifactVersion
-
-_COUNT: Final = itertools.count(1)
 
 
 def save_artifact(
@@ -31,17 +31,19 @@ def save_artifact(
     """
     from stoker.store import artifacts
     from stoker.store.blobs import Blobs
-    from stoker.store.registry import checked_facts
 
     given = Artifact(name, tags=tags, metadata=metadata or {})
-    checked_facts(given.metadata)
     if not context:
         return _client().save_artifact(value, name, tags=given.tags, metadata=given.metadata)
     document = context.document_for("save_artifact")
     if not context.is_main:
         return SavedArtifact(name, "")
-    artifact = artifacts.save(value, Blobs(document["artifacts"]))
-    output = f"{name}#{context.attempt}.{next(_COUNT)}"
+    blobs = Blobs(document["artifacts"])
+    artifact = artifacts.save(value, blobs)
+    if artifact.inline is not None:  # what is logged is searched for secrets, and a value is not to change by that
+        blobs.put(artifact.inline)
+        artifact = attrs.evolve(artifact, inline=None)
+    output = f"{name}#{context.attempt}.{os.urandom(8).hex()}"
     metrics.register(
         LoggedName(
             kind="saved", name=name, output=output, wire=artifact.wire(), tags=given.tags, facts=dict(given.metadata)
@@ -85,9 +87,9 @@ def log_metadata(  # what it is of
     if not targets:
         metrics.log_metadata(metadata)
     elif context and run is None and version is None:
-        from stoker.store.registry import checked_facts
-
         checked_facts(metadata)
+        if not context.is_main:
+            return
         name = Artifact(artifact).name if artifact is not None else Model(str(model)).name
         kind: Any = targets[0]
         metrics.register(LoggedName(kind=kind, name=name, facts=dict(metadata)), "log_metadata")

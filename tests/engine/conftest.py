@@ -146,6 +146,20 @@ def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab.close()
 
 
+@pytest.fixture(scope="module")
+def module_lab_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
+    """Makes labs for the tests of a module, each with a name."""
+    made: list[Lab] = []
+
+    def make(name: str) -> Lab:
+        made.append(Lab(tmp_path_factory.mktemp(name)))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.close()
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """A lab for one test."""

@@ -147,9 +147,10 @@ class Client:
         """Save a value as the next version of a name."""
         from stoker.store import artifacts
 
-        Artifact(name)  # refused before anything is written
+        given = Artifact(name, tags=tags, metadata=metadata or {})  # refused before anything is written
         saved = artifacts.save(value, self.store.blobs)
-        return ArtifactVersion(self.store, self.store.registry.save(name, saved, tags=tags, metadata=metadata))
+        row = self.store.registry.save(name, saved, tags=given.tags, metadata=given.metadata)
+        return ArtifactVersion(self.store, row)
 
     def model(self, name: str, version: Version = LATEST_VERSION) -> ModelVersion:
         """A version of a model: "latest", a number, a stage such as "production", a label, or "tag:NAME"."""

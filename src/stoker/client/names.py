@@ -21,7 +21,6 @@ from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.artifact import content_of
 from stoker.core.errors import NotFound, PromotionRefused, UsageError
-from stoker.core.registry import ARCHIVED
 from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import memory_text
 from stoker.store.registry import ArtifactRow, ModelRow, PromotionRow
@@ -275,10 +274,8 @@ class ModelVersion:
                 return
 
     def _holder(self, stage: str) -> ModelVersion | None:
-        if stage in ("", ARCHIVED):
-            return None
-        rows = [row for row in self._store.registry.model_versions(self.name) if row.stage == stage]
-        return ModelVersion(self._store, rows[0]) if rows else None
+        row = self._store.registry.holder(self.name, stage)
+        return None if row is None else ModelVersion(self._store, row)
 
     def set_rules(self, stage: str, rules: Iterable[str]) -> None:
         """Set what versions must fulfil before they get a stage; none for nothing. `UsageError` for what is no rule."""

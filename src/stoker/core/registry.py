@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
@@ -31,6 +32,8 @@ LOGGED: Final = "_registry"
 """The fact by which a running step tells its driver what to register."""
 LONGEST_NAME: Final = 200
 """Characters of a name, a tag and a stage: PostgreSQL's indexes take 2,700 bytes of a row."""
+HIGHEST: Final = 2**31 - 1
+"""The highest number of a version: databases count in four bytes."""
 
 
 def checked_name(name: Any, what: str) -> str:
@@ -48,7 +51,7 @@ def checked_version(version: Any, what: str) -> Version:
     """A version as it may be asked for; a text of digits is a number."""
     if isinstance(version, str) and version.isascii() and version.isdecimal() and len(version) < 10:
         version = int(version)
-    if (isinstance(version, str) and version.strip()) or (type(version) is int and version > 0):
+    if (isinstance(version, str) and version.strip()) or (type(version) is int and 0 < version <= HIGHEST):
         return version
     raise UsageError(
         f"{shown(version)} is no version of {what}",
@@ -58,7 +61,40 @@ def checked_version(version: Any, what: str) -> Version:
 
 def names_label(version: Version | None) -> bool:
     """Whether a model's version that does not exist is the label of one that can be made, such as "1.0.0"."""
-    return isinstance(version, str) and version not in (LATEST, *STAGES) and not version.startswith(TAG)
+    reserved = (LATEST, *STAGES)
+    return (
+        isinstance(version, str) and version not in reserved and not version.startswith(TAG) and not version.isdigit()
+    )
+
+
+def checked_facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata as JSON texts, by name in order; a `UsageError` for a name that is no text, and for what JSON lacks or
+    is too long."""
+    from stoker.core.metrics import LONGEST_FACT  # only where there is metadata
+
+    texts = {}
+    for name, value in facts.items():
+        checked_name(name, "metadata")
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"metadata {shown(name)} is {type(value).__name__}, which JSON lacks: {error}",
+                fix="log texts, numbers, lists and dicts; save anything larger as an artifact",
+            ) from None
+        if len(text) > LONGEST_FACT:
+            raise UsageError(
+                f"metadata {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
+                fix="save it as an artifact, and log what it is called",
+            )
+        texts[name] = text
+    return dict(sorted(texts.items()))
+
+
+def _facts(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if values:
+        checked_facts(values)
+    return values
 
 
 def _tags(values: Iterable[str]) -> tuple[str, ...]:
@@ -76,7 +112,7 @@ class Artifact:
 
     name: str
     tags: tuple[str, ...] = attrs.field(default=(), converter=_tags, kw_only=True)
-    metadata: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_facts, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         checked_name(self.name, "an artifact")
@@ -131,12 +167,14 @@ class Model:
     version: Version | None = None
     description: str = attrs.field(default="", kw_only=True)
     tags: tuple[str, ...] = attrs.field(default=(), converter=_tags, kw_only=True)
-    metadata: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_facts, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         checked_name(self.name, "a model")
         if self.version is not None:
             checked_version(self.version, f"model '{self.name}'")
+            if names_label(self.version):
+                checked_name(self.version, "a version")
 
 
 @frozen(kw_only=True)

@@ -25,8 +25,8 @@ class RunNames:
         self._model = model
         self._model_version = model_version
         self._author = author()
-        # What steps that run have logged of the artifacts that they are to make, by key and name.
-        self._logged: dict[tuple[str, str], dict[str, Any]] = {}
+        # What the last attempts of steps have logged of the artifacts that they are to make, by key and name.
+        self._logged: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
 
     def add_outputs(
         self, key: str, step: StepPlan, outputs: Mapping[str, Mapping[str, Any]], batch: RowBatch, *, reused: bool
@@ -34,18 +34,18 @@ class RunNames:
         """Add the named outputs of a step that succeeded; `reused`: its result is that of another run's step."""
         for output, artifact in step.named_outputs.items():
             if output in outputs:
-                metadata = {**artifact.metadata, **self._logged.pop((key, artifact.name), {})}
+                _, logged = self._logged.pop((key, artifact.name), (0, {}))
                 found = LoggedName(
                     kind="saved",
                     name=artifact.name,
                     output=output,
                     wire=outputs[output],
                     tags=artifact.tags,
-                    facts=metadata,
+                    facts={**artifact.metadata, **logged},
                 )
                 self._register(key, found, batch, reused=reused)
 
-    def take_logged(self, key: str, step: StepPlan, rows: Iterable[Row], batch: RowBatch) -> list[Row]:
+    def take_logged(self, key: str, step: StepPlan, attempt: int, rows: Iterable[Row], batch: RowBatch) -> list[Row]:
         """Add what an attempt saved and logged by name; the rows that are none of it."""
         others = []
         for row in rows:
@@ -56,7 +56,8 @@ class RunNames:
             if entry.kind == "saved":
                 self._register(key, entry, batch)
             elif entry.kind == "artifact" and entry.name in {one.name for one in step.named_outputs.values()}:
-                self._logged.setdefault((key, entry.name), {}).update(entry.facts)
+                last, facts = self._logged.get((key, entry.name), (attempt, {}))
+                self._logged[key, entry.name] = (attempt, {**(facts if last == attempt else {}), **entry.facts})
             else:
                 of_run = self._model is not None and self._model.name == entry.name
                 batch.register(

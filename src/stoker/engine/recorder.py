@@ -353,7 +353,7 @@ class Recorder:
         Returns the rows without those that register names.
         """
         if any(map(registers, rows)):
-            rows = self._names().take_logged(key, step, rows, self._batch)
+            rows = self._names().take_logged(key, step, attempt, rows, self._batch)
         if self._metrics is None:
             self._metrics = RunMetrics(self._store.records, self._run)
         self._metrics.add(key, attempt, rows)

@@ -207,10 +207,11 @@ def run_bound(
     check_name(request.name or plan.pipeline, "the run's name")
     check_names_of(tags, "a tag")
     check_names_of([step.key for step in plan.steps], "a step's name")
-    if plan.model is not None and names_label(plan.model.version) and plan.model_version is None:
-        plan = attrs.evolve(plan, model_version=session.store.registry.create_model(plan.model).version)
     now = time.time()
     id, token = new_id(now), new_token()
+    if plan.model is not None and names_label(plan.model.version) and plan.model_version is None:
+        made = session.store.registry.create_model(plan.model, run_id=id)
+        plan = attrs.evolve(plan, model_version=made.version)
     row = RunRow(
         id=id,
         pipeline=request.name or plan.pipeline,

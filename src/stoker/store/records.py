@@ -12,6 +12,7 @@ import base64
 import os
 import time
 import zlib
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.core.errors import DatabaseUnreachable, NotFound, StoreError, UsageError, nearest
@@ -47,6 +48,8 @@ _OF_RUNS: Final = (
     "plans",
 )
 """Tables whose rows go with a run."""
+_SHARED: Final = frozenset({"cache", "rungs", "recipes"})
+"""Rows of a batch that other drivers write, too; their first column is their key."""
 _SOURCES_AT_ONCE: Final = 500
 """Values in one query: SQLite allows 999 in old versions."""
 
@@ -113,7 +116,12 @@ class Records:
 
     def _rows_of(self, batch: RowBatch) -> Sequence[tuple[str, Sequence[Sequence[Any]]]]:
         named = batch.registrations
-        rows_of = [(self._sql[name], values) for name, values in batch.as_dict().items() if values is not named]
+        rows_of = []
+        for name, values in batch.as_dict().items():
+            if values is not named:
+                # In one order, so that no two drivers each wait for a row that the other one has written.
+                ordered = sorted(values, key=itemgetter(0)) if name in _SHARED and len(values) > 1 else values
+                rows_of.append((self._sql[name], ordered))
         if named:
             rows_of += [(self.database.sql(text), values) for text, values in registry.statements_of(named)]
         return rows_of

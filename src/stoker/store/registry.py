@@ -20,9 +20,9 @@ import attrs
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import DatabaseUnreachable, NotFound, UsageError, nearest
-from stoker.core.metrics import LONGEST_FACT
 from stoker.core.registry import (
     ARCHIVED,
+    HIGHEST,
     LATEST,
     STAGES,
     TAG,
@@ -30,6 +30,7 @@ from stoker.core.registry import (
     Kind,
     Model,
     Version,
+    checked_facts,
     checked_name,
     checked_version,
 )
@@ -42,7 +43,6 @@ T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
-ALL: Final = 2**31 - 1
 _LOOKED_AT: Final = 100
 """Versions whose stages an error names."""
 
@@ -162,6 +162,9 @@ def statements_of(documents: Iterable[Sequence[Any]]) -> Statements:
     outputs = sorted((one for one in made if isinstance(one, Registration)), key=lambda one: one.name)
     logged = [one for one in made if isinstance(one, LoggedFacts)]
     found: dict[str, list[Sequence[Any]]] = {name: [] for name in _BATCH}
+    locked = [(one.name, one.created, 0, int(one.reused)) for one in outputs]
+    locked += [(fact.name, fact.created, 1, 0) for fact in logged if fact.kind == "artifact"]
+    found["artifact_name"] = [(name, created, known, name, same) for name, created, known, same in sorted(locked)]
     for one in outputs:
         _add_output(found, one)
     models = {one.model.name: one for one in outputs if one.model is not None}
@@ -185,7 +188,6 @@ def document_of(entry: Registration | LoggedFacts) -> list[Any]:
 def _add_output(found: Mapping[str, list[Sequence[Any]]], one: Registration) -> None:
     columns = _columns_of(from_wire(one.artifact))
     place = (one.run_id, one.key, one.output, one.name)
-    found["artifact_name"].append((one.name, one.created, int(one.reused)))
     found["artifact_again"].append((*columns, *place))
     made = (one.name, one.name, one.name, *columns, one.created, one.author, *place[:3])
     found["artifact"].append((*made, *place, int(one.reused), columns[0], one.name))
@@ -199,12 +201,12 @@ def _add_model(
     """The version of a model that a run makes; facts of a model that has none yet make one, so that none is lost."""
     first: Registration | LoggedFacts = maker if maker is not None else logged[0]
     model = None if maker is None else maker.model
-    at = (name, first.run_id, first.model_version or 0)
+    at = (name, first.model_version or 0, name, first.run_id)
     found["model_name"].append((name, first.created))
     if first.model_version is None:
         made = (name, name, name, "", first.created, first.author, "" if model is None else model.description)
         of_run = model is not None or any(entry.of_run for entry in logged)
-        found["model"].append((*made, first.run_id, name, first.run_id, int(not of_run), name))
+        found["model"].append((*made, first.run_id, name, first.run_id, int(of_run), name))
     if model is not None:
         found["model_run"].append((first.run_id, *at))
         found["model_mark"] += [(mark, *at) for mark in model.tags]
@@ -218,9 +220,9 @@ def _add_model(
 
 
 def _add_part(found: Mapping[str, list[Sequence[Any]]], one: Registration, model: Model) -> None:
-    owner = (model.name, one.run_id, one.model_version or 0)
-    place = (one.run_id, one.key, one.output, int(one.reused), from_wire(one.artifact).digest)
-    found["model_part"].append((one.name, *owner, one.name, *place))
+    owner = (model.name, one.model_version or 0, model.name, one.run_id)
+    value = (int(one.reused), from_wire(one.artifact).digest, one.name)
+    found["model_part"].append((one.name, *owner, one.run_id, one.key, one.output, one.name, *value))
 
 
 def _texts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -252,8 +254,8 @@ class Names:
         token, now = os.urandom(8).hex(), time.time()
 
         def add(cursor: Any) -> int:
-            cursor.execute(self._sql["artifact_name"], (name, now, 0))
-            version = self._first(cursor, "artifact_of_token", (name, token))
+            cursor.execute(self._sql["name_artifact"], (name, now))
+            version = self._first(cursor, "artifact_of_token", (name, _LOOKED_AT, token))
             if version is None:
                 version = self._first(cursor, "next_artifact", (name, name))
                 row = (name, version, *_columns_of(artifact), now, author(), *place, token)
@@ -291,7 +293,7 @@ class Names:
         values = (*((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
         return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
 
-    def versions(self, name: str, *, limit: int = ALL) -> list[ArtifactRow]:
+    def versions(self, name: str, *, limit: int = HIGHEST) -> list[ArtifactRow]:
         """Every version of a name, newest first."""
         return [_artifact_row(row) for row in self._database.rows(self._sql["versions"], (name, limit))]
 
@@ -308,10 +310,10 @@ class Names:
         return [_artifact_row(row) for row in self._database.rows(self._sql["all_artifacts"])]
 
     def delete_artifact(self, name: str, version: int) -> None:
-        """Remove a version; a `UsageError` while a version of a model has it."""
+        """Remove a version; one that is gone is fine. A `UsageError` while a version of a model has it."""
 
         def remove(cursor: Any) -> None:
-            cursor.execute(self._sql["artifact_name"], (name, 0.0, 1))
+            cursor.execute(self._sql["hold_artifact"], (name,))
             cursor.execute(self._sql["model_with"], (name, version))
             model = cursor.fetchone()
             if model is not None:
@@ -378,19 +380,23 @@ class Names:
 
     # Models
 
-    def create_model(self, model: Model) -> ModelRow:
-        """Make the next version of a model; with a label in `version`, the one that has it where there is one."""
+    def create_model(self, model: Model, *, run_id: str = "") -> ModelRow:
+        """Make the next version of a model; with a label in `version`, the one that has it where there is one.
+
+        `run_id` is the run that makes it.
+        """
         label = model.version if isinstance(model.version, str) else ""
         facts = checked_facts(model.metadata)
         token, now = os.urandom(8).hex(), time.time()
 
         def add(cursor: Any) -> int:
             cursor.execute(self._sql["model_name"], (model.name, now))
-            asked = ("model_labelled", (model.name, label)) if label else ("model_of_token", (model.name, token))
-            version = self._first(cursor, *asked)
+            by_token = ("model_of_token", (model.name, _LOOKED_AT, token))
+            version = self._first(cursor, *(("model_labelled", (model.name, label)) if label else by_token))
             if version is None:
                 version = self._first(cursor, "next_model", (model.name, model.name))
-                row = (model.name, version, label, "", now, author(), model.description, "", token)
+                description = rows.clean_text(model.description)
+                row = (model.name, version, label, "", now, author(), description, run_id, token)
                 cursor.execute(self._sql["add_model"], row)
             self._describe(cursor, "model", model.name, version, model.tags, facts)
             return int(version)
@@ -410,7 +416,7 @@ class Names:
         elif version.startswith(TAG):
             row = self._database.row(self._sql["tagged_model"], (name, version.removeprefix(TAG)))
         else:
-            row = self._database.row(self._sql["model_called"], (name, version, version))
+            row = self._database.row(self._sql["model_called"], (name, version, version, version))
         if row is None:
             raise self._missing("model", name, version)
         return _of(ModelRow, row)
@@ -420,9 +426,14 @@ class Names:
         values = (containing(text), stage, stage, limit, offset, stage, stage)
         return [_of(ModelRow, row) for row in self._database.rows(self._sql["models"], values)]
 
-    def model_versions(self, name: str, *, limit: int = ALL) -> list[ModelRow]:
+    def model_versions(self, name: str, *, limit: int = HIGHEST) -> list[ModelRow]:
         """Every version of a model, newest first."""
         return [_of(ModelRow, row) for row in self._database.rows(self._sql["model_versions"], (name, limit))]
+
+    def holder(self, name: str, stage: str) -> ModelRow | None:
+        """The version that has a stage now; None for "archived", which many have."""
+        row = self._database.row(self._sql["holder"], (name, stage))
+        return None if row is None else _of(ModelRow, row)
 
     def models_of_run(self, run_id: str) -> list[ModelRow]:
         """The versions that a run made or used."""
@@ -477,7 +488,9 @@ class Names:
         def move(cursor: Any) -> bool:
             self._require(cursor, "model", name, version)
             before = self._first(cursor, "stage_of", (name, version))
-            holder = self._first(cursor, "holder", (name, stage)) if stage not in ("", ARCHIVED) else None
+            cursor.execute(self._sql["holder"], (name, stage))
+            found = cursor.fetchone()
+            holder = None if found is None else _of(ModelRow, found).version
             if expected not in ("any", holder):
                 return False
             if before == stage:
@@ -486,7 +499,8 @@ class Names:
                 cursor.execute(self._sql["set_stage"], (ARCHIVED, name, holder))
             cursor.execute(self._sql["set_stage"], (stage, name, version))
             number = self._first(cursor, "next_promotion", (name,))
-            row = (name, number, version, before, stage, holder, time.time(), author(), reason, run_id)
+            why = rows.clean_text(reason)
+            row = (name, number, version, before, stage, holder, time.time(), author(), why, run_id)
             cursor.execute(self._sql["add_promotion"], row)
             return True
 
@@ -515,11 +529,12 @@ class Names:
         return self._change(change)
 
     def delete_model(self, name: str, version: int) -> None:
-        """Remove a version of a model, but not its artifacts; a `UsageError` while it has a stage."""
+        """Remove a version of a model, but not its artifacts; one that is gone is fine. A `UsageError` while it has a
+        stage."""
 
         def remove(cursor: Any) -> None:
-            self._require(cursor, "model", name, version)
-            stage = self._first(cursor, "stage_of", (name, version))
+            cursor.execute(self._sql["hold_model"], (name,))
+            stage = self._first(cursor, "stage_of", (name, version)) or ""
             if stage not in ("", ARCHIVED):
                 raise UsageError(
                     f"model '{name}' version {version} is in stage '{stage}'",
@@ -568,7 +583,8 @@ class Names:
             statement = f"DELETE FROM {table} WHERE kind = ? AND name = ? AND version = ?"
             cursor.execute(self._database.sql(statement), (kind, name, version))
         cursor.execute(self._sql[f"delete_{kind}"], (name, version))
-        cursor.execute(self._sql[f"note_gone_{kind}"], (version, name, version))
+        if cursor.rowcount == 1:
+            cursor.execute(self._sql[f"note_gone_{kind}"], (version, name, version))
 
     def _missing(self, kind: Kind, name: str, version: Version) -> NotFound:
         number = self._database.row(self._sql[f"latest_{kind}"], (name,))
@@ -584,27 +600,6 @@ class Names:
 
     def _staged(self, name: str) -> list[ModelRow]:
         return [row for row in self.model_versions(name, limit=_LOOKED_AT) if row.stage not in ("", ARCHIVED)]
-
-
-def checked_facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Metadata as JSON texts; a `UsageError` for a name that is no text, and for what JSON lacks or is too long."""
-    texts = {}
-    for name, value in facts.items():
-        checked_name(name, "metadata")
-        try:
-            text = json.dumps(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(
-                f"metadata {shown(name)} is {type(value).__name__}, which JSON lacks: {error}",
-                fix="log texts, numbers, lists and dicts; save anything larger as an artifact",
-            ) from None
-        if len(text) > LONGEST_FACT:
-            raise UsageError(
-                f"metadata {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
-                fix="save it as an artifact, and log what it is called",
-            )
-        texts[name] = text
-    return texts
 
 
 def _columns_of(artifact: StoredArtifact) -> tuple[Any, ...]:
@@ -674,13 +669,17 @@ _FACT: Final = (*_MARK[:3], "fact", "value", "changed")
 _SET_FACT: Final = (
     "ON CONFLICT (kind, name, version, fact) DO UPDATE SET value = excluded.value, changed = excluded.changed"
 )
-_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ?"
-_VERSION: Final = "FROM model_versions WHERE name = ? AND (run_id = ? OR version = ?)"
-"""The version of a model that a run makes, or the one with a number."""
+_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ? AND run_id <> ''"
+"""The last condition is that of the index `artifacts_by_output`, without which databases do not use it."""
+_MADE: Final = "FROM model_versions WHERE name = ? AND run_id = ? AND run_id <> ''"
+_USED: Final = f"COALESCE(NULLIF(?, 0), (SELECT version {_MADE}))"
+"""The number of the version of a model that a run uses; with 0, of the one that it makes."""
+_VERSION: Final = f"FROM model_versions WHERE name = ? AND version = {_USED}"
 
 _BATCH: Final[Mapping[str, str]] = {
-    # The row of the name is locked from here on. A result that was reused is no change.
-    "artifact_name": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
+    # The row of the name is locked from here on; metadata makes no name. A result that was reused is no change.
+    "artifact_name": "INSERT INTO artifact_names (name, changed, gone) SELECT ?, ?, 0 WHERE ? = 0 OR EXISTS "
+    "(SELECT 1 FROM artifact_names WHERE name = ?) ON CONFLICT (name) DO UPDATE "
     "SET changed = CASE WHEN ? = 1 THEN artifact_names.changed ELSE excluded.changed END",
     # A step that runs again, because its result was lost, has made the version before.
     "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
@@ -696,8 +695,8 @@ _BATCH: Final[Mapping[str, str]] = {
     "model_name": "INSERT INTO model_names (name, changed, gone, rules) VALUES (?, ?, 0, '') "
     "ON CONFLICT (name) DO UPDATE SET changed = excluded.changed",
     "model": f"{_inserted('model_versions', (*_MODEL, 'token'))} SELECT ?, {_next('model_names', 'model_versions')}, "
-    "?, '', ?, ?, ?, ?, '' WHERE NOT EXISTS (SELECT 1 FROM model_versions WHERE name = ? AND (run_id = ? "
-    "OR (1 = ? AND name = ?)))",
+    f"?, '', ?, ?, ?, ?, '' WHERE NOT EXISTS (SELECT 1 {_MADE}) "
+    "AND (? = 1 OR NOT EXISTS (SELECT 1 FROM model_versions WHERE name = ?))",
     "model_run": f"INSERT INTO model_runs (run_id, model, model_version) SELECT ?, name, version {_VERSION} "
     "ON CONFLICT (model, model_version, run_id) DO NOTHING",
     "model_mark": f"INSERT INTO marks (kind, mark, name, version) SELECT 'model', ?, name, version {_VERSION} "
@@ -708,24 +707,33 @@ _BATCH: Final[Mapping[str, str]] = {
     f"name, max(version) FROM model_versions WHERE name = ? GROUP BY name {_SET_FACT}",
     "model_part": "INSERT INTO model_parts (model, model_version, name, version) SELECT owner.name, owner.version, "
     "part.name, part.version FROM model_versions AS owner JOIN artifacts AS part ON part.name = ? WHERE owner.name = ? "
-    "AND (owner.run_id = ? OR owner.version = ?) AND part.version = (SELECT max(version) FROM artifacts WHERE name = ? "
-    "AND ((run_id = ? AND key = ? AND output = ?) OR (? = 1 AND digest = ?))) "
+    f"AND owner.version = {_USED} AND part.version = (SELECT max(version) FROM "
+    f"(SELECT version FROM artifacts {_OUTPUT} "
+    "UNION ALL SELECT version FROM artifacts WHERE ? = 1 AND digest = ? AND name = ?) AS made) "
     "ON CONFLICT (model, model_version, name, version) DO NOTHING",
 }
 """What a driver's batch executes, in this order."""
 
+_OF_TOKEN: Final = (
+    "SELECT version FROM (SELECT version, token FROM {table} WHERE name = ? ORDER BY version DESC LIMIT ?) AS newest "
+    "WHERE token = ?"
+)
+"""What a call has made that is done once more: few calls can have come between."""
 _LATEST_OF: Final = "(SELECT max(version) FROM {table} AS newer WHERE newer.name = {name})"
 _A: Final = _selected("artifacts", _ARTIFACT)
 _M: Final = _selected("model_versions", _MODEL)
 _JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
 _DIRECT: Final[Mapping[str, str]] = {
-    "artifact_of_token": "SELECT version FROM artifacts WHERE name = ? AND token = ?",
+    "name_artifact": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
+    "SET changed = excluded.changed",
+    "artifact_of_token": _OF_TOKEN.format(table="artifacts"),
     "next_artifact": f"SELECT {_next('artifact_names', 'artifacts')}",
     "add_artifact": _inserted("artifacts", (*_ARTIFACT, "token")) + _values((*_ARTIFACT, "token")),
     "latest_artifact": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT 1",
     "artifact_at": f"{_A} WHERE name = ? AND version = ?",
     "has_artifact": "SELECT 1 FROM artifacts WHERE name = ? AND version = ?",
     "lock_artifact": "UPDATE artifact_names SET changed = ? WHERE name = ?",
+    "hold_artifact": "UPDATE artifact_names SET gone = gone WHERE name = ?",
     "tagged_artifact": f"{_JOINED} JOIN marks ON marks.kind = 'artifact' AND marks.name = one.name "
     "AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
     "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
@@ -740,7 +748,7 @@ _DIRECT: Final[Mapping[str, str]] = {
     "ORDER BY page.changed DESC, page.name DESC",
     "versions": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT ?",
     "named": f"{_A} WHERE digest = ? ORDER BY name, version",
-    "named_in": f"{_A} WHERE run_id = ? ORDER BY name, version",
+    "named_in": f"{_A} WHERE run_id = ? AND run_id <> '' ORDER BY name, version",
     "all_artifacts": f"{_A} ORDER BY name, version",
     "artifact_names": "SELECT name FROM artifact_names ORDER BY changed DESC LIMIT 1000",
     "model_with": "SELECT model, model_version FROM model_parts WHERE name = ? AND version = ? LIMIT 1",
@@ -757,16 +765,18 @@ _DIRECT: Final[Mapping[str, str]] = {
     "set_fact": f"{_inserted('facts', _FACT)}{_values(_FACT)} {_SET_FACT}",
     "model_name": _BATCH["model_name"],
     "next_model": f"SELECT {_next('model_names', 'model_versions')}",
-    "model_of_token": "SELECT version FROM model_versions WHERE name = ? AND token = ?",
-    "model_labelled": "SELECT version FROM model_versions WHERE name = ? AND label = ?",
+    "model_of_token": _OF_TOKEN.format(table="model_versions"),
+    "model_labelled": "SELECT version FROM model_versions WHERE name = ? AND label = ? AND label <> ''",
     "add_model": _inserted("model_versions", (*_MODEL, "token")) + _values((*_MODEL, "token")),
     "latest_model": f"{_M} WHERE name = ? ORDER BY version DESC LIMIT 1",
     "model_at": f"{_M} WHERE name = ? AND version = ?",
     "has_model": "SELECT 1 FROM model_versions WHERE name = ? AND version = ?",
     "lock_model": "UPDATE model_names SET changed = ? WHERE name = ?",
+    "hold_model": "UPDATE model_names SET gone = gone WHERE name = ?",
     "tagged_model": _selected("model_versions", _MODEL, "one") + " JOIN marks ON marks.kind = 'model' AND marks.name = "
     "one.name AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
-    "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) ORDER BY version DESC LIMIT 1",
+    "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) "
+    "ORDER BY CASE WHEN stage = ? THEN 0 ELSE 1 END, version DESC LIMIT 1",
     "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE name "
     "{like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE model_versions.name = model_names.name "
     "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
@@ -789,7 +799,7 @@ _DIRECT: Final[Mapping[str, str]] = {
     "ON CONFLICT (model, model_version, run_id) DO NOTHING",
     "forget_model_runs": "DELETE FROM model_runs WHERE model = ? AND model_version = ?",
     "stage_of": "SELECT stage FROM model_versions WHERE name = ? AND version = ?",
-    "holder": "SELECT version FROM model_versions WHERE name = ? AND stage = ?",
+    "holder": f"{_M} WHERE name = ? AND stage = ? AND stage NOT IN ('', 'archived')",
     "set_stage": "UPDATE model_versions SET stage = ? WHERE name = ? AND version = ?",
     "next_promotion": "SELECT COALESCE(max(number), 0) + 1 FROM promotions WHERE model = ?",
     "add_promotion": _inserted("promotions", _PROMOTION) + _values(_PROMOTION),
