@@ -21,10 +21,9 @@ from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.artifact import content_of
 from stoker.core.errors import NotFound, PromotionRefused, UsageError
-from stoker.core.registry import ARCHIVED
 from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import memory_text
-from stoker.store.registry import ArtifactRow, ModelRow, PromotionRow
+from stoker.store.registry import ArtifactRow, ModelRow, PromotionRow, number_of
 from stoker.store.rows import OutputRow, iso_text, local_time
 
 if TYPE_CHECKING:
@@ -205,10 +204,8 @@ class ModelVersion:
             if self.run_id:
                 for logged in Run(self._store, self._store.records.run(self.run_id)).metrics.values():
                     numbers.update({name: logged[name].last for name in logged})
-        for name, value in self.metadata.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                numbers[name] = float(value)
-        return numbers
+        facts = {name: number_of(value) for name, value in self.metadata.items()}
+        return {**numbers, **{name: value for name, value in facts.items() if value is not None}}
 
     @property
     def artifacts(self) -> dict[str, ArtifactVersion]:
@@ -225,6 +222,11 @@ class ModelVersion:
     def versions(self) -> list[ModelVersion]:
         """Every version of its name, newest first."""
         return [ModelVersion(self._store, row) for row in self._store.registry.model_versions(self.name)]
+
+    @property
+    def holders(self) -> dict[str, ModelVersion]:
+        """The versions of its name that hold a stage, by stage; archived ones hold none."""
+        return {stage: ModelVersion(self._store, row) for stage, row in self._store.registry.holders(self.name).items()}
 
     @property
     def history(self) -> list[PromotionRow]:
@@ -262,7 +264,7 @@ class ModelVersion:
         registry = self._store.registry
         run_id = context.run_id if context else ""
         while True:
-            holder = self._holder(stage)
+            holder = self.holders.get(stage)
             broken = [] if force else _broken_rules(self, holder, self.rules.get(stage, ()))
             if broken:
                 raise PromotionRefused(
@@ -273,12 +275,6 @@ class ModelVersion:
             if registry.promote(self.name, self.version, stage, reason=why, run_id=run_id, expected=expected):
                 self.stage = stage
                 return
-
-    def _holder(self, stage: str) -> ModelVersion | None:
-        if stage in ("", ARCHIVED):
-            return None
-        rows = [row for row in self._store.registry.model_versions(self.name) if row.stage == stage]
-        return ModelVersion(self._store, rows[0]) if rows else None
 
     def set_rules(self, stage: str, rules: Iterable[str]) -> None:
         """Set what versions must fulfil before they get a stage; none for nothing. `UsageError` for what is no rule."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import os
 import socket
 import time
@@ -43,8 +44,8 @@ Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
 ALL: Final = 2**31 - 1
-_LOOKED_AT: Final = 100
-"""Versions whose stages an error names."""
+_LONGEST_NUMBER: Final = 320
+"""Characters of a number as JSON: the largest that a float can be has 309."""
 
 
 @frozen(kw_only=True)
@@ -282,26 +283,33 @@ class Names:
         """Whether there is a version of a name."""
         return self._database.row(self._sql["latest_artifact"], (name,)) is not None
 
-    def artifacts(self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0) -> list[ArtifactRow]:
+    def artifacts(
+        self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0, before: str = ""
+    ) -> list[ArtifactRow]:
         """The latest version of each name, the name that changed last first; with a tag the newest that has it.
 
-        `text` is part of a name, in any case.
+        `text` is part of a name, in any case; `before` a name: only those that changed before it did.
         """
         statement = "tagged_artifacts" if tag else "artifacts"
-        values = (*((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
+        since = self._changed("artifact", before)
+        values = (*since, *((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
         return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
 
-    def versions(self, name: str, *, limit: int = ALL) -> list[ArtifactRow]:
-        """Every version of a name, newest first."""
-        return [_artifact_row(row) for row in self._database.rows(self._sql["versions"], (name, limit))]
+    def versions(self, name: str, *, limit: int = ALL, before: int = ALL) -> list[ArtifactRow]:
+        """The versions of a name, newest first; only those `before` a number."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["versions"], (name, before, limit))]
 
     def named(self, digest: str) -> list[ArtifactRow]:
         """The versions that have a value, by its digest."""
         return [_artifact_row(row) for row in self._database.rows(self._sql["named"], (digest,))]
 
-    def named_in(self, run_id: str) -> list[ArtifactRow]:
+    def named_in(self, run_id: str, *, limit: int = ALL) -> list[ArtifactRow]:
         """The versions that a run made."""
-        return [_artifact_row(row) for row in self._database.rows(self._sql["named_in"], (run_id,))]
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_in"], (run_id, limit))]
+
+    def named_by(self, run_id: str, key: str, *, limit: int = ALL) -> list[ArtifactRow]:
+        """The versions that a step of a run made."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_by"], (run_id, key, limit))]
 
     def all_artifacts(self) -> list[ArtifactRow]:
         """Every version of every name."""
@@ -333,9 +341,9 @@ class Names:
         """The steps that were given a version by its name."""
         return [_of(UseRow, row) for row in self._database.rows(self._sql["uses"], (name, version))]
 
-    def uses_of_run(self, run_id: str) -> list[UseRow]:
+    def uses_of_run(self, run_id: str, *, limit: int = ALL) -> list[UseRow]:
         """The versions that a run was given by their names."""
-        return [_of(UseRow, row) for row in self._database.rows(self._sql["uses_of_run"], (run_id,))]
+        return [_of(UseRow, row) for row in self._database.rows(self._sql["uses_of_run"], (run_id, limit))]
 
     # Tags and metadata, of artifacts, models, runs and steps
 
@@ -365,6 +373,18 @@ class Names:
         """The metadata by name, as it was logged last."""
         found = self._database.rows(self._sql["facts"], (kind, name, version))
         return {fact: json.loads(value) for fact, value in found}
+
+    def numbers(self, kind: Kind, name: str, versions: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Metadata that are numbers of some versions of a name, which are read together: version → them by name."""
+        if not versions:
+            return {}
+        found: dict[int, dict[str, float]] = {version: {} for version in versions}
+        bounds = (kind, name, min(versions), max(versions), _LONGEST_NUMBER)
+        for version, fact, text in self._database.rows(self._sql["numbers"], bounds):
+            value = number_of(json.loads(text))
+            if value is not None and version in found:
+                found[version][fact] = value
+        return found
 
     def set_facts(self, kind: Kind, name: str, version: int, facts: Mapping[str, Any]) -> None:
         """Add metadata; a later value replaces an earlier one of the same name."""
@@ -415,14 +435,25 @@ class Names:
             raise self._missing("model", name, version)
         return _of(ModelRow, row)
 
-    def models(self, *, text: str = "", stage: str = "", limit: int = 50, offset: int = 0) -> list[ModelRow]:
-        """The latest version of each model, the one that changed last first; with a stage the version that has it."""
-        values = (containing(text), stage, stage, limit, offset, stage, stage)
+    def models(
+        self, *, text: str = "", stage: str = "", limit: int = 50, offset: int = 0, before: str = ""
+    ) -> list[ModelRow]:
+        """The latest version of each model, the one that changed last first; with a stage the version that has it.
+
+        `text` and `before` are as in `artifacts`.
+        """
+        since = self._changed("model", before)
+        values = (*since, containing(text), stage, stage, limit, offset, stage, stage)
         return [_of(ModelRow, row) for row in self._database.rows(self._sql["models"], values)]
 
-    def model_versions(self, name: str, *, limit: int = ALL) -> list[ModelRow]:
-        """Every version of a model, newest first."""
-        return [_of(ModelRow, row) for row in self._database.rows(self._sql["model_versions"], (name, limit))]
+    def model_versions(self, name: str, *, limit: int = ALL, before: int = ALL) -> list[ModelRow]:
+        """The versions of a model, newest first; only those `before` a number."""
+        return [_of(ModelRow, row) for row in self._database.rows(self._sql["model_versions"], (name, before, limit))]
+
+    def holders(self, name: str) -> dict[str, ModelRow]:
+        """The versions of a model that hold a stage, by stage; archived ones hold none."""
+        found = [_of(ModelRow, row) for row in self._database.rows(self._sql["holders"], (name,))]
+        return {row.stage: row for row in found}
 
     def models_of_run(self, run_id: str) -> list[ModelRow]:
         """The versions that a run made or used."""
@@ -531,6 +562,15 @@ class Names:
 
         self._change(remove)
 
+    def _changed(self, kind: Kind, name: str) -> tuple[float, str]:
+        """When a name changed, and the name; later than all others without one."""
+        if not name:
+            return math.inf, ""
+        row = self._database.row(self._sql[f"changed_{kind}"], (name,))
+        if row is None:
+            raise self._missing(kind, name, LATEST)
+        return row[0], name
+
     # Inside of a transaction
 
     def _change(self, work: Callable[[Any], T]) -> T:
@@ -573,7 +613,8 @@ class Names:
     def _missing(self, kind: Kind, name: str, version: Version) -> NotFound:
         number = self._database.row(self._sql[f"latest_{kind}"], (name,))
         if number is not None:
-            stages = ", ".join(f"{row.version} {row.stage}" for row in self._staged(name)) if kind == "model" else ""
+            holders = self.holders(name).values() if kind == "model" else ()
+            stages = ", ".join(f"{row.version} {row.stage}" for row in holders)
             return NotFound(
                 f"{kind} '{name}' has no version {shown(version)}; the latest is {number[1]}"
                 + (f", and there are {stages}" if stages else ""),
@@ -581,9 +622,6 @@ class Names:
             )
         names = [str(row[0]) for row in self._database.rows(self._sql[f"{kind}_names"])]
         return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=f"stoker {kind}s list")
-
-    def _staged(self, name: str) -> list[ModelRow]:
-        return [row for row in self.model_versions(name, limit=_LOOKED_AT) if row.stage not in ("", ARCHIVED)]
 
 
 def checked_facts(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -605,6 +643,16 @@ def checked_facts(facts: Mapping[str, Any]) -> dict[str, str]:
             )
         texts[name] = text
     return texts
+
+
+def number_of(fact: Any) -> float | None:
+    """Metadata that is a number; None for anything else, and for an int that no float can be."""
+    if not isinstance(fact, (int, float)) or isinstance(fact, bool):
+        return None
+    try:
+        return float(fact)
+    except OverflowError:
+        return None
 
 
 def _columns_of(artifact: StoredArtifact) -> tuple[Any, ...]:
@@ -729,18 +777,21 @@ _DIRECT: Final[Mapping[str, str]] = {
     "tagged_artifact": f"{_JOINED} JOIN marks ON marks.kind = 'artifact' AND marks.name = one.name "
     "AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
     "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
-    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name {{like}} ? ESCAPE '!' "
-    "AND EXISTS (SELECT 1 FROM artifacts WHERE artifacts.name = artifact_names.name) "
+    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) "
+    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM artifacts WHERE artifacts.name = artifact_names.name) "
     "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
     f"{_LATEST_OF.format(table='artifacts', name='page.name')} ORDER BY page.changed DESC, page.name DESC",
-    "tagged_artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name IN "
-    "(SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?) AND name {like} ? ESCAPE '!' "
+    "tagged_artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) "
+    "AND name IN (SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?) AND name {like} ? ESCAPE '!' "
     "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
     "(SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
     "ORDER BY page.changed DESC, page.name DESC",
-    "versions": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT ?",
+    "changed_artifact": "SELECT changed FROM artifact_names WHERE name = ?",
+    "changed_model": "SELECT changed FROM model_names WHERE name = ?",
+    "versions": f"{_A} WHERE name = ? AND version < ? ORDER BY version DESC LIMIT ?",
     "named": f"{_A} WHERE digest = ? ORDER BY name, version",
-    "named_in": f"{_A} WHERE run_id = ? ORDER BY name, version",
+    "named_in": f"{_A} WHERE run_id = ? ORDER BY name, version LIMIT ?",
+    "named_by": f"{_A} WHERE run_id = ? AND key = ? ORDER BY name, version LIMIT ?",
     "all_artifacts": f"{_A} ORDER BY name, version",
     "artifact_names": "SELECT name FROM artifact_names ORDER BY changed DESC LIMIT 1000",
     "model_with": "SELECT model, model_version FROM model_parts WHERE name = ? AND version = ? LIMIT 1",
@@ -748,12 +799,14 @@ _DIRECT: Final[Mapping[str, str]] = {
     "note_gone_artifact": "UPDATE artifact_names SET gone = ? WHERE name = ? AND gone < ?",
     "add_use": _inserted("artifact_uses", _USE) + _values(_USE) + f" ON CONFLICT ({', '.join(_USE)}) DO NOTHING",
     "uses": _selected("artifact_uses", _USE) + " WHERE name = ? AND version = ? ORDER BY run_id, key, parameter",
-    "uses_of_run": _selected("artifact_uses", _USE) + " WHERE run_id = ? ORDER BY key, parameter, name",
+    "uses_of_run": _selected("artifact_uses", _USE) + " WHERE run_id = ? ORDER BY key, parameter, name LIMIT ?",
     "marks": "SELECT mark FROM marks WHERE kind = ? AND name = ? AND version = ? ORDER BY mark",
     "set_mark": _inserted("marks", _MARK) + _values(_MARK) + f" ON CONFLICT ({', '.join(_MARK)}) DO NOTHING",
     "unmark": f"DELETE FROM marks WHERE {' AND '.join(f'{name} = ?' for name in _MARK)}",
     "unmark_others": "DELETE FROM marks WHERE kind = ? AND name = ? AND mark = ? AND version <> ?",
     "facts": "SELECT fact, value FROM facts WHERE kind = ? AND name = ? AND version = ? ORDER BY fact",
+    "numbers": "SELECT version, fact, value FROM facts WHERE kind = ? AND name = ? AND version >= ? AND version <= ? "
+    "AND length(value) <= ? ORDER BY version, fact",
     "set_fact": f"{_inserted('facts', _FACT)}{_values(_FACT)} {_SET_FACT}",
     "model_name": _BATCH["model_name"],
     "next_model": f"SELECT {_next('model_names', 'model_versions')}",
@@ -767,12 +820,13 @@ _DIRECT: Final[Mapping[str, str]] = {
     "tagged_model": _selected("model_versions", _MODEL, "one") + " JOIN marks ON marks.kind = 'model' AND marks.name = "
     "one.name AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
     "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) ORDER BY version DESC LIMIT 1",
-    "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE name "
-    "{like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE model_versions.name = model_names.name "
-    "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
-    "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
-    "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
-    "model_versions": f"{_M} WHERE name = ? ORDER BY version DESC LIMIT ?",
+    "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE "
+    "(changed, name) < (?, ?) AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE "
+    "model_versions.name = model_names.name AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC "
+    "LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = (SELECT max(version) FROM model_versions "
+    "AS newer WHERE newer.name = page.name AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
+    "model_versions": f"{_M} WHERE name = ? AND version < ? ORDER BY version DESC LIMIT ?",
+    "holders": f"{_M} WHERE name = ? AND stage NOT IN ('', '{ARCHIVED}') ORDER BY version",
     "model_names": "SELECT name FROM model_names ORDER BY changed DESC LIMIT 1000",
     "models_of_run": _selected("model_versions", _MODEL, "one") + " JOIN model_runs ON model_runs.model = one.name "
     "AND model_runs.model_version = one.version WHERE model_runs.run_id = ? ORDER BY one.name, one.version",
