@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from stoker.client import ModelVersion
 from stoker.client.document import run_document
-from stoker.client.modeldiff import model_diff
+from stoker.client.names import model_diff
 from stoker.client.variants import run_variants
 from stoker.core.codec import to_json
 from stoker.core.errors import NotFound, StokerError, UsageError
@@ -172,7 +172,7 @@ def artifacts(request: Request) -> Any:
 
 def artifact(request: Request) -> Any:
     """A version of an artifact."""
-    one, _ = names.artifact_version(request)
+    one = names.artifact_version(request)
     inputs = {name: made.as_dict() for name, made in one.inputs.items()}
     return {
         **one.as_dict(),

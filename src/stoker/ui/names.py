@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stoker.client import ArtifactVersion, ModelVersion, Output
-from stoker.client.modeldiff import model_diff
+from stoker.client.names import model_diff
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import UsageError
 from stoker.core.registry import LATEST, STAGES, Version, checked_name
 from stoker.core.values import frozen
 from stoker.core.words import memory_text, number_text
-from stoker.report.markup import Html
 from stoker.report.figures import fact_text
+from stoker.report.markup import Html
 from stoker.report.runreport import plan_of
 from stoker.report.svg import Drawing, Line, chart
 from stoker.store.registry import ALL, number_of
@@ -102,22 +102,21 @@ def _list_page(
 # An artifact
 
 
-def asked_version(request: Request, what: str) -> tuple[str, Version]:
+def _asked_version(request: Request, what: str) -> tuple[str, Version]:
     """The name and the version of an address, "NAME" or "NAME@VERSION"."""
     name, mark, version = request.path_params["name"].rpartition("@")
     return (checked_name(name, what), version) if mark else (checked_name(version, what), LATEST)
 
 
-def artifact_version(request: Request) -> tuple[ArtifactVersion, StoredArtifact]:
-    """The version of an artifact that an address names, and what is stored of it."""
+def artifact_version(request: Request) -> ArtifactVersion:
+    """The version of an artifact that an address names."""
     store = pages.state_of(request).store
-    row = store.registry.artifact(*asked_version(request, "an artifact"))
-    return ArtifactVersion(store, row), row.artifact
+    return ArtifactVersion(store, store.registry.artifact(*_asked_version(request, "an artifact")))
 
 
 def artifact(request: Request) -> Response:
     """A version of an artifact; with `as`, its bytes as a file, as a picture, or as a page for a frame."""
-    one, stored = artifact_version(request)
+    one = artifact_version(request)
     answers = {"file": pages.file_of, "image": pages.image_of, "frame": pages.frame_of}
     form = request.query_params.get("as", "")
     if form:
@@ -134,7 +133,7 @@ def artifact(request: Request) -> Response:
         one=one,
         shape="×".join(map(str, one.shape)) if one.shape is not None else "",
         is_latest=store.registry.artifact(one.name).version == one.version,
-        preview=artifacts.preview(one, stored, store.blobs, address=addresses["image"], frame=addresses["frame"]),
+        preview=artifacts.preview(one, one.stored, store.blobs, address=addresses["image"], frame=addresses["frame"]),
         download=addresses["file"],
         producer=one.producer,
         inputs=[(name, *_input_link(store, made)) for name, made in one.inputs.items()],
@@ -221,7 +220,7 @@ def model_of(request: Request) -> tuple[ModelVersion, bool]:
     """The version of a model that an address names, and whether it names one at all."""
     there = pages.state_of(request)
     _ = there.store
-    name, version = asked_version(request, "a model")
+    name, version = _asked_version(request, "a model")
     return there.client.model(name, version), "@" in request.path_params["name"]
 
 
