@@ -18,7 +18,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
     "modules": 582,  # secrets, artifacts and models by name
-    "lines of code": 107_300,  # secrets, artifacts and models by name, which ZenML has in its server; public flows
+    "lines of code": 107_450,  # secrets, artifacts and models by name and their pages, as ZenML has; public flows
     "lines of tests": 110_500,
     "longest file": 870,
     "untyped mappings": 1_970,  # the documents of secrets, artifacts and models by name

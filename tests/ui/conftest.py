@@ -115,6 +115,62 @@ if __name__ == "__main__":
     sweep()
 """
 
+CHURN = """
+import math
+from typing import Annotated
+
+from stoker import Artifact, Model, artifact, log_metadata, log_metrics, pipeline, save_artifact, step
+
+@step
+def clean(rows: int) -> Annotated[list, Artifact("customers/clean", tags=["weekly"], metadata={"source": "warehouse"})]:
+    log_metadata({"rows": rows}, artifact="customers/clean")
+    return [round(math.sin(row), 4) for row in range(rows)]
+
+@step
+def fit(data: list, rate: float) -> Annotated[dict, Artifact("classifier")]:
+    for epoch in range(20):
+        log_metrics({"auc": 0.7 + rate * epoch / 19, "loss": 1 / (1 + rate * epoch)}, step=epoch)
+    save_artifact(round(0.7 + rate, 4), "auc")
+    return {"weights": [round(rate * value, 6) for value in data[:40]]}
+
+@step
+def score(model: dict) -> float:
+    return sum(model["weights"])
+
+@pipeline(model=Model("churn", description="Who leaves next month"))
+def churning(rows: int = 1000, rate: float = 0.1):
+    fit(clean(rows), rate)
+
+@pipeline(model=Model("churn", "production"))
+def scoring(model=artifact("classifier", version=2)):
+    score(model)
+"""
+
+HOSTILE = """a/../b //<script>alert(1)</script> "x' ?#%25 é: 北"""
+"""A name that markup, addresses and folders could take for something else."""
+
+REGISTER = f"""
+from stoker import Client
+
+client = Client()
+client.model("churn", 1).promote("production", why="the first one")
+model = client.model("churn", 2)
+model.set_rules("production", ["auc >= production"])
+model.promote("production", why="better on last week's customers")
+model.log_metadata({{"architecture": "linear"}})
+client.model("churn", 3).promote("staging")
+client.artifact("classifier", 2).add_tags("prod", exclusive=True)
+odd = {HOSTILE!r}
+facts = {{odd: odd, "huge": 10**400, "odd": float("nan"), "nested": {{odd: [odd]}}}}
+for value in (odd, 2):
+    version = client.save_artifact(value, odd, tags=[odd], metadata=facts)
+for _ in range(2):
+    strange = client.create_model_version(odd, tags=[odd], metadata=facts, description=odd)
+    strange.link(version)
+strange.promote(odd, why=odd)
+client.save_artifact("dots", "..")
+"""
+
 WAIT = """
 import sys, time
 from pathlib import Path
@@ -226,6 +282,8 @@ class Site:
     """The run of yesterday, whose rank 1 was out of memory with a batch of 64."""
     sweeps: tuple[str, ...]
     """Three runs of `sweep` with another momentum each; elements of the later ones are cached."""
+    churn: tuple[str, ...]
+    """Three runs that made versions 1 to 3 of the model `churn`, and one that used version 2."""
 
     def runs(self, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.server.get("/api/v1/runs", **query).json()["runs"]
@@ -275,9 +333,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     sweeps = tuple(row["id"] for row in project.rows("SELECT id FROM runs WHERE pipeline = 'sweep' ORDER BY created"))
     for place, run in enumerate(sweeps):
         move(project, run, 3 + len(sweeps) - place)
+    project.write({"churn.py": CHURN, "register.py": REGISTER})
+    for rate in ("0.1", "0.2", "0.05"):
+        project.stoker("run", "churn.py:churning", "--rate", rate, "--quiet", env=leases)
+    project.run("register.py")
+    project.stoker("run", "churn.py:scoring", "--quiet", env=leases)
+    churn = tuple(row["id"] for row in project.rows("SELECT run_id AS id FROM model_runs ORDER BY run_id"))
+    for place, run in enumerate(churn):
+        move(project, run, 20 - place)
     server = Server(project, env={"STOKER_SIMULATE": "2xH100-80GB"})  # a page of devices that has some
     try:
-        yield Site(project, server, good, bad, sweeps)
+        yield Site(project, server, good, bad, sweeps, churn)
         assert "Traceback" not in server.log(), server.log()
     finally:
         server.stop()

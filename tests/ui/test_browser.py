@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.conftest import Site, wait
+from tests.ui.conftest import HOSTILE, Site, wait
+
+from stoker.ui.rendering import named
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -113,6 +115,16 @@ def pages_of(site: Site) -> dict[str, str]:
         "ui-devices": "/devices",
         "ui-log": f"/runs/{site.bad}/log?key=train&rank=1",
         "ui-choose": "/compare",
+        "ui-artifacts": "/artifacts?text=cl",
+        "ui-named": "/artifacts/classifier@2",
+        "ui-models": "/models?text=churn",
+        "ui-model": "/models/churn",
+        "ui-version": "/models/churn@2",
+        "ui-versions": "/models/churn?version=1&version=3",
+        "ui-promote": "/models/churn@1?do=promote",
+        "ui-odd-artifact": named("artifact", HOSTILE, 1),
+        "ui-odd-version": named("model", HOSTILE, 2),
+        "ui-odd-models": "/models?text=script",
         "ui-empty": "/runs?text=nothing+like+it",
         "ui-missing": "/runs/nothing",
     }
@@ -305,7 +317,7 @@ def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path,
     found = []
     for name, path in pages_of(site).items():
         if scheme == "dark" and name not in (
-            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-runs-compared",
+            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-runs-compared", "ui-model", "ui-named",
         ):  # fmt: skip
             continue
         page = window.open(path)
@@ -406,7 +418,46 @@ def test_pages_work_without_scripts(browser: Any, site: Site) -> None:
     page.get_by_role("button", name="Filter").click()
     assert names(page) == ["fit[11]", "fit[7]", "fit[3]"]
     assert page.locator(".colouring strong").inner_text() == "config.optimizer"
+    page.goto(f"{site.server.url}/models")
+    page.get_by_label("Stage").fill("production")
+    page.get_by_label("Search").fill("churn")
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_role("link", name="churn", exact=True).click()
+    for version in (1, 3):
+        page.get_by_label(f"compare version {version}").check()
+    page.get_by_role("button", name="Compare the chosen").click()
+    assert "argument: rate" in page.locator("#code").inner_text()
+    page.goto(site.server.url + named("artifact", HOSTILE))
+    page.get_by_role("link", name="1", exact=True).click()
+    assert page.locator("h1").inner_text() == f"{HOSTILE} version 1"
     window.close()
+
+
+def test_a_name_is_found_by_keys_and_its_versions_are_compared(window: Window) -> None:
+    page = window.open("/runs")
+    page.keyboard.press("g")
+    page.keyboard.press("m")
+    page.wait_for_url(re.compile("/models$"))
+    page.keyboard.press("/")
+    page.keyboard.type("churn")
+    page.wait_for_url(re.compile("text=churn"))
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.id === 'open-churn'")
+    page.keyboard.press("Enter")
+    button = page.get_by_role("button", name="Compare the chosen")
+    page.get_by_label("compare version 3").check()
+    assert button.is_disabled()
+    page.get_by_label("compare version 2").check()
+    button.click()
+    page.get_by_role("heading", name="Compare versions").wait_for()
+    page.get_by_role("link", name="churn 2").click()
+    page.get_by_role("link", name="classifier", exact=True).click()
+    assert page.locator("h1").inner_text() == "classifier version 2"
+    chart = page.locator("#versions .chart > svg").first
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + box["height"] / 2)
+    assert page.locator(".bubble").inner_text().split()[:2] == ["version", "1"]
 
 
 def test_a_users_page_does_nothing_outside_of_its_frame(window: Window) -> None:

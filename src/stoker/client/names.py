@@ -15,7 +15,7 @@ import importlib
 import json
 import operator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
@@ -23,12 +23,15 @@ from stoker.core.artifact import content_of
 from stoker.core.errors import NotFound, PromotionRefused, UsageError
 from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import memory_text
-from stoker.store.registry import ArtifactRow, ModelRow, PromotionRow
+from stoker.store.registry import ArtifactRow, ModelRow, PromotionRow, number_of
 from stoker.store.rows import OutputRow, iso_text, local_time
 
 if TYPE_CHECKING:
     from stoker.client.steps import Step
+    from stoker.client.why import StepReason
     from stoker.store.store import Store
+
+T = TypeVar("T")
 
 
 @frozen(kw_only=True)
@@ -204,10 +207,8 @@ class ModelVersion:
             if self.run_id:
                 for logged in Run(self._store, self._store.records.run(self.run_id)).metrics.values():
                     numbers.update({name: logged[name].last for name in logged})
-        for name, value in self.metadata.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                numbers[name] = float(value)
-        return numbers
+        facts = {name: number_of(value) for name, value in self.metadata.items()}
+        return {**numbers, **{name: value for name, value in facts.items() if value is not None}}
 
     @property
     def artifacts(self) -> dict[str, ArtifactVersion]:
@@ -224,6 +225,11 @@ class ModelVersion:
     def versions(self) -> list[ModelVersion]:
         """Every version of its name, newest first."""
         return [ModelVersion(self._store, row) for row in self._store.registry.model_versions(self.name)]
+
+    @property
+    def holders(self) -> dict[str, ModelVersion]:
+        """The versions of its name that hold a stage, by stage; archived ones hold none."""
+        return {stage: ModelVersion(self._store, row) for stage, row in self._store.registry.holders(self.name).items()}
 
     @property
     def history(self) -> list[PromotionRow]:
@@ -261,7 +267,7 @@ class ModelVersion:
         registry = self._store.registry
         run_id = context.run_id if context else ""
         while True:
-            holder = self._holder(stage)
+            holder = self.holders.get(stage)
             broken = [] if force else _broken_rules(self, holder, self.rules.get(stage, ()))
             if broken:
                 raise PromotionRefused(
@@ -272,10 +278,6 @@ class ModelVersion:
             if registry.promote(self.name, self.version, stage, reason=why, run_id=run_id, expected=expected):
                 self.stage = stage
                 return
-
-    def _holder(self, stage: str) -> ModelVersion | None:
-        row = self._store.registry.holder(self.name, stage)
-        return None if row is None else ModelVersion(self._store, row)
 
     def set_rules(self, stage: str, rules: Iterable[str]) -> None:
         """Set what versions must fulfil before they get a stage; none for nothing. `UsageError` for what is no rule."""
@@ -331,6 +333,61 @@ class ModelVersion:
         return f"<ModelVersion '{self.name}' {self.version}{stage}>"
 
 
+@frozen(kw_only=True)
+class ModelDiff:
+    """What differs between two versions; of each pair, None where a version lacks it."""
+
+    left: ModelVersion
+    right: ModelVersion
+    metrics: Mapping[str, tuple[float | None, float | None]]
+    metadata: Mapping[str, tuple[Any, Any]]
+    """What is no number; numbers are metrics."""
+    artifacts: Mapping[str, tuple[ArtifactVersion | None, ArtifactVersion | None]]
+    """Those whose values differ, by name."""
+    runs: tuple[Run | None, Run | None]
+    """The runs that made them; None for one that was made outside of runs, or whose run was deleted."""
+    parameters: Mapping[str, tuple[Any, Any]]
+    """Parameters of the runs."""
+    steps: Sequence[StepReason]
+    """The steps of the right run whose cache key differs from that of the left run's, with the parts that do: code,
+    inputs, arguments, environment."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The differences as JSON."""
+        return {
+            "model": [self.left.name, self.right.name],
+            "versions": [self.left.version, self.right.version],
+            "metrics": {name: list(pair) for name, pair in self.metrics.items()},
+            "metadata": {name: list(pair) for name, pair in self.metadata.items()},
+            "artifacts": {
+                name: [None if one is None else {"version": one.version, "digest": one.digest} for one in pair]
+                for name, pair in self.artifacts.items()
+            },
+            "runs": [None if run is None else run.id for run in self.runs],
+            "parameters": {name: list(pair) for name, pair in self.parameters.items()},
+            "steps": [step.as_dict() for step in self.steps],
+        }
+
+
+def model_diff(store: Store, left: ModelVersion, right: ModelVersion) -> ModelDiff:
+    """What differs between two versions of a model, or of two models."""
+    runs = _run(store, left), _run(store, right)
+    metrics = left.metrics, right.metrics
+    parameters = [run.parameters if run is not None else {} for run in runs]
+    return ModelDiff(
+        left=left,
+        right=right,
+        metrics=_pairs(*metrics),
+        metadata=_pairs(*(_without(one.metadata, numbers) for one, numbers in zip((left, right), metrics))),
+        artifacts=_pairs(left.artifacts, right.artifacts, of=operator.attrgetter("digest")),
+        runs=runs,
+        parameters=_pairs(*parameters) if None not in runs else {},
+        steps=tuple(_changed_steps(*runs)),
+    )
+
+
+_MOST_STEPS: Final = 200
+"""Steps of a run whose cache keys are compared."""
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -410,3 +467,36 @@ def _check(version: ModelVersion, module: str, name: str) -> str:
     except Exception as error:  # the user's code
         return f"it raised {type(error).__name__}: {error}"
     return "" if passed else f"it returned {passed!r}"
+
+
+def _pairs(
+    left: Mapping[str, T], right: Mapping[str, T], *, of: Callable[[T], Any] = lambda value: value
+) -> dict[str, tuple[T | None, T | None]]:
+    """What differs by name, in the order of the names; `of` is what is compared."""
+    found = {}
+    for name in sorted({*left, *right}):
+        both = name in left and name in right
+        if not both or of(left[name]) != of(right[name]):
+            found[name] = (left.get(name), right.get(name))
+    return found
+
+
+def _without(metadata: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name not in metrics}
+
+
+def _run(store: Store, version: ModelVersion) -> Run | None:
+    with contextlib.suppress(NotFound):
+        if version.run_id:
+            return Run(store, store.records.run(version.run_id))
+    return None
+
+
+def _changed_steps(left: Run | None, right: Run | None) -> Iterator[StepReason]:
+    if left is None or right is None or left.id == right.id:
+        return
+    for step in list(right.steps.values())[:_MOST_STEPS]:
+        with contextlib.suppress(NotFound, UsageError):  # the other run has no such step, or one of them did not say
+            reason = step.why(against=left.id)
+            if reason.changes:
+                yield reason

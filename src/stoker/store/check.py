@@ -189,8 +189,6 @@ def _needed(store: Store) -> tuple[dict[str, list[str]], dict[str, int | None], 
 
 
 def _artifacts(store: Store) -> Iterator[tuple[str, StoredArtifact]]:
-    for named in store.registry.all_artifacts():
-        yield f"artifact {named.name}@{named.version}", named.artifact
     for row in store.records.all_outputs():
         yield f"{row.run_id}/{row.key}.{row.name}", row.artifact
     for entry in store.records.all_cached():

@@ -1,5 +1,5 @@
 """The queries of a store: runs, their steps, attempts, outputs, the cache and the events; those of names are in
-`store.registry`. No other file has queries.
+`store.namesql`. No other file has queries.
 
 A driver collects what changed in a `RowBatch` (`store.batch`) and writes it in one transaction. A run's rows belong to
 the driver that holds its token; every change of a run is an UPDATE that names the token, so that a driver that lost the

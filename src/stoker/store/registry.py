@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import os
 import socket
 import time
@@ -38,13 +39,16 @@ from stoker.core.values import frozen
 from stoker.core.words import shown
 from stoker.store import rows
 from stoker.store.database import Database, containing
+from stoker.store.namesql import BATCH, DIRECT
 
 T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
 _LOOKED_AT: Final = 100
-"""Versions whose stages an error names."""
+"""Newest versions among which a call that lost its connection looks for what it made."""
+_LONGEST_NUMBER: Final = 320
+"""Characters of a number as JSON: the largest that a float can be has 309."""
 
 
 @frozen(kw_only=True)
@@ -161,7 +165,7 @@ def statements_of(documents: Iterable[Sequence[Any]]) -> Statements:
     made = [from_json(_KINDS[kind], document, strict=False) for kind, document in documents]
     outputs = sorted((one for one in made if isinstance(one, Registration)), key=lambda one: one.name)
     logged = [one for one in made if isinstance(one, LoggedFacts)]
-    found: dict[str, list[Sequence[Any]]] = {name: [] for name in _BATCH}
+    found: dict[str, list[Sequence[Any]]] = {name: [] for name in BATCH}
     locked = [(one.name, one.created, 0, int(one.reused)) for one in outputs]
     locked += [(fact.name, fact.created, 1, 0) for fact in logged if fact.kind == "artifact"]
     found["artifact_name"] = [(name, created, known, name, same) for name, created, known, same in sorted(locked)]
@@ -177,7 +181,7 @@ def statements_of(documents: Iterable[Sequence[Any]]) -> Statements:
     for fact in logged:
         if fact.kind == "artifact":
             found["latest_facts"] += [(name, value, fact.created, fact.name) for name, value in _texts(fact.facts)]
-    return [(_BATCH[name], values) for name, values in found.items() if values]
+    return [(BATCH[name], values) for name, values in found.items() if values]
 
 
 def document_of(entry: Registration | LoggedFacts) -> list[Any]:
@@ -234,7 +238,7 @@ class Names:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sql = {name: database.sql(statement) for name, statement in {**_BATCH, **_DIRECT}.items()}
+        self._sql = {name: database.sql(statement) for name, statement in {**BATCH, **DIRECT}.items()}
 
     # Artifacts
 
@@ -284,26 +288,33 @@ class Names:
         """Whether there is a version of a name."""
         return self._database.row(self._sql["latest_artifact"], (name,)) is not None
 
-    def artifacts(self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0) -> list[ArtifactRow]:
+    def artifacts(
+        self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0, before: str = ""
+    ) -> list[ArtifactRow]:
         """The latest version of each name, the name that changed last first; with a tag the newest that has it.
 
-        `text` is part of a name, in any case.
+        `text` is part of a name, in any case; `before` a name: only those that changed before it did.
         """
         statement = "tagged_artifacts" if tag else "artifacts"
-        values = (*((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
+        since = self._changed("artifact", before)
+        values = (*since, *((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
         return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
 
-    def versions(self, name: str, *, limit: int = HIGHEST) -> list[ArtifactRow]:
-        """Every version of a name, newest first."""
-        return [_artifact_row(row) for row in self._database.rows(self._sql["versions"], (name, limit))]
+    def versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ArtifactRow]:
+        """The versions of a name, newest first; only those `before` a number."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["versions"], (name, before, limit))]
 
     def named(self, digest: str) -> list[ArtifactRow]:
         """The versions that have a value, by its digest."""
         return [_artifact_row(row) for row in self._database.rows(self._sql["named"], (digest,))]
 
-    def named_in(self, run_id: str) -> list[ArtifactRow]:
+    def named_in(self, run_id: str, *, limit: int = HIGHEST) -> list[ArtifactRow]:
         """The versions that a run made."""
-        return [_artifact_row(row) for row in self._database.rows(self._sql["named_in"], (run_id,))]
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_in"], (run_id, limit))]
+
+    def named_by(self, run_id: str, key: str, *, limit: int = HIGHEST) -> list[ArtifactRow]:
+        """The versions that a step of a run made."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_by"], (run_id, key, limit))]
 
     def all_artifacts(self) -> list[ArtifactRow]:
         """Every version of every name."""
@@ -335,9 +346,9 @@ class Names:
         """The steps that were given a version by its name."""
         return [_of(UseRow, row) for row in self._database.rows(self._sql["uses"], (name, version))]
 
-    def uses_of_run(self, run_id: str) -> list[UseRow]:
+    def uses_of_run(self, run_id: str, *, limit: int = HIGHEST) -> list[UseRow]:
         """The versions that a run was given by their names."""
-        return [_of(UseRow, row) for row in self._database.rows(self._sql["uses_of_run"], (run_id,))]
+        return [_of(UseRow, row) for row in self._database.rows(self._sql["uses_of_run"], (run_id, limit))]
 
     # Tags and metadata, of artifacts, models, runs and steps
 
@@ -367,6 +378,18 @@ class Names:
         """The metadata by name, as it was logged last."""
         found = self._database.rows(self._sql["facts"], (kind, name, version))
         return {fact: json.loads(value) for fact, value in found}
+
+    def numbers(self, kind: Kind, name: str, versions: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Metadata that are numbers of some versions of a name, which are read together: version → them by name."""
+        if not versions:
+            return {}
+        found: dict[int, dict[str, float]] = {version: {} for version in versions}
+        bounds = (kind, name, min(versions), max(versions), _LONGEST_NUMBER)
+        for version, fact, text in self._database.rows(self._sql["numbers"], bounds):
+            value = number_of(json.loads(text))
+            if value is not None and version in found:
+                found[version][fact] = value
+        return found
 
     def set_facts(self, kind: Kind, name: str, version: int, facts: Mapping[str, Any]) -> None:
         """Add metadata; a later value replaces an earlier one of the same name."""
@@ -421,19 +444,25 @@ class Names:
             raise self._missing("model", name, version)
         return _of(ModelRow, row)
 
-    def models(self, *, text: str = "", stage: str = "", limit: int = 50, offset: int = 0) -> list[ModelRow]:
-        """The latest version of each model, the one that changed last first; with a stage the version that has it."""
-        values = (containing(text), stage, stage, limit, offset, stage, stage)
+    def models(
+        self, *, text: str = "", stage: str = "", limit: int = 50, offset: int = 0, before: str = ""
+    ) -> list[ModelRow]:
+        """The latest version of each model, the one that changed last first; with a stage the version that has it.
+
+        `text` and `before` are as in `artifacts`.
+        """
+        since = self._changed("model", before)
+        values = (*since, containing(text), stage, stage, limit, offset, stage, stage)
         return [_of(ModelRow, row) for row in self._database.rows(self._sql["models"], values)]
 
-    def model_versions(self, name: str, *, limit: int = HIGHEST) -> list[ModelRow]:
-        """Every version of a model, newest first."""
-        return [_of(ModelRow, row) for row in self._database.rows(self._sql["model_versions"], (name, limit))]
+    def model_versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ModelRow]:
+        """The versions of a model, newest first; only those `before` a number."""
+        return [_of(ModelRow, row) for row in self._database.rows(self._sql["model_versions"], (name, before, limit))]
 
-    def holder(self, name: str, stage: str) -> ModelRow | None:
-        """The version that has a stage now; None for "archived", which many have."""
-        row = self._database.row(self._sql["holder"], (name, stage))
-        return None if row is None else _of(ModelRow, row)
+    def holders(self, name: str) -> dict[str, ModelRow]:
+        """The versions of a model that hold a stage, by stage; archived ones hold none."""
+        found = [_of(ModelRow, row) for row in self._database.rows(self._sql["holders"], (name,))]
+        return {row.stage: row for row in found}
 
     def models_of_run(self, run_id: str) -> list[ModelRow]:
         """The versions that a run made or used."""
@@ -546,6 +575,15 @@ class Names:
 
         self._change(remove)
 
+    def _changed(self, kind: Kind, name: str) -> tuple[float, str]:
+        """When a name changed, and the name; later than all others without one."""
+        if not name:
+            return math.inf, ""
+        row = self._database.row(self._sql[f"changed_{kind}"], (name,))
+        if row is None:
+            raise self._missing(kind, name, LATEST)
+        return row[0], name
+
     # Inside of a transaction
 
     def _change(self, work: Callable[[Any], T]) -> T:
@@ -589,7 +627,8 @@ class Names:
     def _missing(self, kind: Kind, name: str, version: Version) -> NotFound:
         number = self._database.row(self._sql[f"latest_{kind}"], (name,))
         if number is not None:
-            stages = ", ".join(f"{row.version} {row.stage}" for row in self._staged(name)) if kind == "model" else ""
+            holders = self.holders(name).values() if kind == "model" else ()
+            stages = ", ".join(f"{row.version} {row.stage}" for row in holders)
             return NotFound(
                 f"{kind} '{name}' has no version {shown(version)}; the latest is {number[1]}"
                 + (f", and there are {stages}" if stages else ""),
@@ -598,8 +637,15 @@ class Names:
         names = [str(row[0]) for row in self._database.rows(self._sql[f"{kind}_names"])]
         return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=f"stoker {kind}s list")
 
-    def _staged(self, name: str) -> list[ModelRow]:
-        return [row for row in self.model_versions(name, limit=_LOOKED_AT) if row.stage not in ("", ARCHIVED)]
+
+def number_of(fact: Any) -> float | None:
+    """Metadata that is a number; None for anything else, and for an int that no float can be."""
+    if not isinstance(fact, (int, float)) or isinstance(fact, bool):
+        return None
+    try:
+        return float(fact)
+    except OverflowError:
+        return None
 
 
 def _columns_of(artifact: StoredArtifact) -> tuple[Any, ...]:
@@ -633,179 +679,4 @@ def _of(kind: Callable[..., T], values: Sequence[Any]) -> T:
     return kind(**dict(zip(attrs.fields_dict(kind), values)))  # type: ignore[arg-type]
 
 
-def _selected(table: str, columns: Sequence[str], alias: str = "") -> str:
-    names = ", ".join(f"{alias}.{name}" if alias else name for name in columns)
-    return f"SELECT {names} FROM {table}{f' AS {alias}' if alias else ''}"
-
-
-def _inserted(table: str, columns: Sequence[str]) -> str:
-    return f"INSERT INTO {table} ({', '.join(columns)}) "
-
-
-def _values(columns: Sequence[str]) -> str:
-    return f"VALUES ({', '.join('?' * len(columns))})"
-
-
-def _next(names: str, versions: str) -> str:
-    """The next number of a name, which is given twice."""
-    return (
-        f"(SELECT COALESCE(max(number), 0) + 1 FROM (SELECT gone AS number FROM {names} WHERE name = ? "
-        f"UNION ALL SELECT max(version) AS number FROM {versions} WHERE name = ?) AS known)"
-    )
-
-
 _KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in (Registration, LoggedFacts)}
-_ARTIFACT: Final = (
-    *("name", "version", "digest", "serializer", "type", "size", "meta", "inline"),
-    *("created", "author", "run_id", "key", "output"),
-)
-_MODEL: Final = ("name", "version", "label", "stage", "created", "author", "description", "run_id")
-_USE: Final = ("run_id", "key", "parameter", "name", "version")
-_PROMOTION: Final = (
-    *("model", "number", "version", "before", "stage", "displaced", "time", "author", "reason", "run_id"),
-)
-_MARK: Final = ("kind", "name", "version", "mark")
-_FACT: Final = (*_MARK[:3], "fact", "value", "changed")
-_SET_FACT: Final = (
-    "ON CONFLICT (kind, name, version, fact) DO UPDATE SET value = excluded.value, changed = excluded.changed"
-)
-_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ? AND run_id <> ''"
-"""The last condition is that of the index `artifacts_by_output`, without which databases do not use it."""
-_MADE: Final = "FROM model_versions WHERE name = ? AND run_id = ? AND run_id <> ''"
-_USED: Final = f"COALESCE(NULLIF(?, 0), (SELECT version {_MADE}))"
-"""The number of the version of a model that a run uses; with 0, of the one that it makes."""
-_VERSION: Final = f"FROM model_versions WHERE name = ? AND version = {_USED}"
-
-_BATCH: Final[Mapping[str, str]] = {
-    # The row of the name is locked from here on; metadata makes no name. A result that was reused is no change.
-    "artifact_name": "INSERT INTO artifact_names (name, changed, gone) SELECT ?, ?, 0 WHERE ? = 0 OR EXISTS "
-    "(SELECT 1 FROM artifact_names WHERE name = ?) ON CONFLICT (name) DO UPDATE "
-    "SET changed = CASE WHEN ? = 1 THEN artifact_names.changed ELSE excluded.changed END",
-    # A step that runs again, because its result was lost, has made the version before.
-    "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
-    "artifact": f"{_inserted('artifacts', (*_ARTIFACT, 'token'))} SELECT ?, {_next('artifact_names', 'artifacts')}, "
-    f"{', '.join('?' * 11)}, '' WHERE NOT EXISTS (SELECT 1 FROM artifacts {_OUTPUT}) "
-    "AND (? = 0 OR NOT EXISTS (SELECT 1 FROM artifacts WHERE digest = ? AND name = ?))",
-    "mark": f"{_inserted('marks', _MARK)} SELECT 'artifact', name, version, ? FROM artifacts {_OUTPUT} "
-    "ON CONFLICT (kind, name, version, mark) DO NOTHING",
-    "fact": f"{_inserted('facts', _FACT)} SELECT 'artifact', name, version, ?, ?, ? FROM artifacts {_OUTPUT} "
-    f"{_SET_FACT}",
-    "latest_facts": f"{_inserted('facts', _FACT)} SELECT 'artifact', name, max(version), ?, ?, ? FROM artifacts "
-    f"WHERE name = ? GROUP BY name {_SET_FACT}",
-    "model_name": "INSERT INTO model_names (name, changed, gone, rules) VALUES (?, ?, 0, '') "
-    "ON CONFLICT (name) DO UPDATE SET changed = excluded.changed",
-    "model": f"{_inserted('model_versions', (*_MODEL, 'token'))} SELECT ?, {_next('model_names', 'model_versions')}, "
-    f"?, '', ?, ?, ?, ?, '' WHERE NOT EXISTS (SELECT 1 {_MADE}) "
-    "AND (? = 1 OR NOT EXISTS (SELECT 1 FROM model_versions WHERE name = ?))",
-    "model_run": f"INSERT INTO model_runs (run_id, model, model_version) SELECT ?, name, version {_VERSION} "
-    "ON CONFLICT (model, model_version, run_id) DO NOTHING",
-    "model_mark": f"INSERT INTO marks (kind, mark, name, version) SELECT 'model', ?, name, version {_VERSION} "
-    "ON CONFLICT (kind, name, version, mark) DO NOTHING",
-    "model_fact": "INSERT INTO facts (kind, fact, value, changed, name, version) SELECT 'model', ?, ?, ?, name, "
-    f"version {_VERSION} {_SET_FACT}",
-    "latest_model_facts": "INSERT INTO facts (kind, fact, value, changed, name, version) SELECT 'model', ?, ?, ?, "
-    f"name, max(version) FROM model_versions WHERE name = ? GROUP BY name {_SET_FACT}",
-    "model_part": "INSERT INTO model_parts (model, model_version, name, version) SELECT owner.name, owner.version, "
-    "part.name, part.version FROM model_versions AS owner JOIN artifacts AS part ON part.name = ? WHERE owner.name = ? "
-    f"AND owner.version = {_USED} AND part.version = (SELECT max(version) FROM "
-    f"(SELECT version FROM artifacts {_OUTPUT} "
-    "UNION ALL SELECT version FROM artifacts WHERE ? = 1 AND digest = ? AND name = ?) AS made) "
-    "ON CONFLICT (model, model_version, name, version) DO NOTHING",
-}
-"""What a driver's batch executes, in this order."""
-
-_OF_TOKEN: Final = (
-    "SELECT version FROM (SELECT version, token FROM {table} WHERE name = ? ORDER BY version DESC LIMIT ?) AS newest "
-    "WHERE token = ?"
-)
-"""What a call has made that is done once more: few calls can have come between."""
-_LATEST_OF: Final = "(SELECT max(version) FROM {table} AS newer WHERE newer.name = {name})"
-_A: Final = _selected("artifacts", _ARTIFACT)
-_M: Final = _selected("model_versions", _MODEL)
-_JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
-_DIRECT: Final[Mapping[str, str]] = {
-    "name_artifact": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
-    "SET changed = excluded.changed",
-    "artifact_of_token": _OF_TOKEN.format(table="artifacts"),
-    "next_artifact": f"SELECT {_next('artifact_names', 'artifacts')}",
-    "add_artifact": _inserted("artifacts", (*_ARTIFACT, "token")) + _values((*_ARTIFACT, "token")),
-    "latest_artifact": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT 1",
-    "artifact_at": f"{_A} WHERE name = ? AND version = ?",
-    "has_artifact": "SELECT 1 FROM artifacts WHERE name = ? AND version = ?",
-    "lock_artifact": "UPDATE artifact_names SET changed = ? WHERE name = ?",
-    "hold_artifact": "UPDATE artifact_names SET gone = gone WHERE name = ?",
-    "tagged_artifact": f"{_JOINED} JOIN marks ON marks.kind = 'artifact' AND marks.name = one.name "
-    "AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
-    "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
-    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name {{like}} ? ESCAPE '!' "
-    "AND EXISTS (SELECT 1 FROM artifacts WHERE artifacts.name = artifact_names.name) "
-    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
-    f"{_LATEST_OF.format(table='artifacts', name='page.name')} ORDER BY page.changed DESC, page.name DESC",
-    "tagged_artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name IN "
-    "(SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?) AND name {like} ? ESCAPE '!' "
-    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
-    "(SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
-    "ORDER BY page.changed DESC, page.name DESC",
-    "versions": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT ?",
-    "named": f"{_A} WHERE digest = ? ORDER BY name, version",
-    "named_in": f"{_A} WHERE run_id = ? AND run_id <> '' ORDER BY name, version",
-    "all_artifacts": f"{_A} ORDER BY name, version",
-    "artifact_names": "SELECT name FROM artifact_names ORDER BY changed DESC LIMIT 1000",
-    "model_with": "SELECT model, model_version FROM model_parts WHERE name = ? AND version = ? LIMIT 1",
-    "delete_artifact": "DELETE FROM artifacts WHERE name = ? AND version = ?",
-    "note_gone_artifact": "UPDATE artifact_names SET gone = ? WHERE name = ? AND gone < ?",
-    "add_use": _inserted("artifact_uses", _USE) + _values(_USE) + f" ON CONFLICT ({', '.join(_USE)}) DO NOTHING",
-    "uses": _selected("artifact_uses", _USE) + " WHERE name = ? AND version = ? ORDER BY run_id, key, parameter",
-    "uses_of_run": _selected("artifact_uses", _USE) + " WHERE run_id = ? ORDER BY key, parameter, name",
-    "marks": "SELECT mark FROM marks WHERE kind = ? AND name = ? AND version = ? ORDER BY mark",
-    "set_mark": _inserted("marks", _MARK) + _values(_MARK) + f" ON CONFLICT ({', '.join(_MARK)}) DO NOTHING",
-    "unmark": f"DELETE FROM marks WHERE {' AND '.join(f'{name} = ?' for name in _MARK)}",
-    "unmark_others": "DELETE FROM marks WHERE kind = ? AND name = ? AND mark = ? AND version <> ?",
-    "facts": "SELECT fact, value FROM facts WHERE kind = ? AND name = ? AND version = ? ORDER BY fact",
-    "set_fact": f"{_inserted('facts', _FACT)}{_values(_FACT)} {_SET_FACT}",
-    "model_name": _BATCH["model_name"],
-    "next_model": f"SELECT {_next('model_names', 'model_versions')}",
-    "model_of_token": _OF_TOKEN.format(table="model_versions"),
-    "model_labelled": "SELECT version FROM model_versions WHERE name = ? AND label = ? AND label <> ''",
-    "add_model": _inserted("model_versions", (*_MODEL, "token")) + _values((*_MODEL, "token")),
-    "latest_model": f"{_M} WHERE name = ? ORDER BY version DESC LIMIT 1",
-    "model_at": f"{_M} WHERE name = ? AND version = ?",
-    "has_model": "SELECT 1 FROM model_versions WHERE name = ? AND version = ?",
-    "lock_model": "UPDATE model_names SET changed = ? WHERE name = ?",
-    "hold_model": "UPDATE model_names SET gone = gone WHERE name = ?",
-    "tagged_model": _selected("model_versions", _MODEL, "one") + " JOIN marks ON marks.kind = 'model' AND marks.name = "
-    "one.name AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
-    "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) "
-    "ORDER BY CASE WHEN stage = ? THEN 0 ELSE 1 END, version DESC LIMIT 1",
-    "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE name "
-    "{like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE model_versions.name = model_names.name "
-    "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
-    "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
-    "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
-    "model_versions": f"{_M} WHERE name = ? ORDER BY version DESC LIMIT ?",
-    "model_names": "SELECT name FROM model_names ORDER BY changed DESC LIMIT 1000",
-    "models_of_run": _selected("model_versions", _MODEL, "one") + " JOIN model_runs ON model_runs.model = one.name "
-    "AND model_runs.model_version = one.version WHERE model_runs.run_id = ? ORDER BY one.name, one.version",
-    "models_with": _selected("model_versions", _MODEL, "one") + " JOIN model_parts ON model_parts.model = one.name "
-    "AND model_parts.model_version = one.version WHERE model_parts.name = ? AND model_parts.version = ? "
-    "ORDER BY one.name, one.version",
-    "parts": f"{_JOINED} JOIN model_parts ON model_parts.name = one.name AND model_parts.version = one.version "
-    "WHERE model_parts.model = ? AND model_parts.model_version = ? ORDER BY one.name, one.version",
-    "runs_of_model": "SELECT run_id FROM model_runs WHERE model = ? AND model_version = ? ORDER BY run_id",
-    "link": "INSERT INTO model_parts (model, model_version, name, version) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (model, model_version, name, version) DO NOTHING",
-    "unlink": "DELETE FROM model_parts WHERE model = ? AND model_version = ?",
-    "note_run": "INSERT INTO model_runs (model, model_version, run_id) VALUES (?, ?, ?) "
-    "ON CONFLICT (model, model_version, run_id) DO NOTHING",
-    "forget_model_runs": "DELETE FROM model_runs WHERE model = ? AND model_version = ?",
-    "stage_of": "SELECT stage FROM model_versions WHERE name = ? AND version = ?",
-    "holder": f"{_M} WHERE name = ? AND stage = ? AND stage NOT IN ('', 'archived')",
-    "set_stage": "UPDATE model_versions SET stage = ? WHERE name = ? AND version = ?",
-    "next_promotion": "SELECT COALESCE(max(number), 0) + 1 FROM promotions WHERE model = ?",
-    "add_promotion": _inserted("promotions", _PROMOTION) + _values(_PROMOTION),
-    "promotions": _selected("promotions", _PROMOTION) + " WHERE model = ? ORDER BY number DESC",
-    "rules": "SELECT rules FROM model_names WHERE name = ?",
-    "set_rules": "UPDATE model_names SET rules = ? WHERE name = ? AND rules = ?",
-    "delete_model": "DELETE FROM model_versions WHERE name = ? AND version = ?",
-    "note_gone_model": "UPDATE model_names SET gone = ? WHERE name = ? AND gone < ?",
-}

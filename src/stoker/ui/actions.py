@@ -1,4 +1,4 @@
-"""What changes a run: command lines of `stoker`, each in a process of its own, as if somebody typed it.
+"""What changes a run or a model: command lines of `stoker`, each in a process of its own, as if somebody typed it.
 
 So the pages can do what the command line can, with the same checks and the same words, and no code of a user's is
 imported into the server.
@@ -16,15 +16,17 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Final, Literal, Mapping, Sequence
+from typing import Any, Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
 from stoker.core.errors import NotFound, UsageError
+from stoker.core.registry import checked_name
 from stoker.report import markup
 
-Action = Literal["cancel", "resume", "rerun"]
+Action = Literal["cancel", "resume", "rerun", "promote"]
 ACTIONS: Final[tuple[Action, ...]] = ("cancel", "resume", "rerun")
+"""What can be done to a run."""
 _KEPT: Final = 50
 """Commands whose output can be looked at; the oldest that has ended goes first."""
 _LONGEST_OUTPUT: Final = 100_000
@@ -103,10 +105,26 @@ def rerun_of(form: Mapping[str, str], shown: Mapping[str, str]) -> Rerun:
         cache="no_cache" not in form,
         tags=tuple(tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()),
     )
-    for text in (*change.parameters.values(), *change.settings, *change.tags, change.start):
+    _check_words((*change.parameters.values(), *change.settings, *change.tags, change.start))
+    return change
+
+
+def promote_words(
+    name: str, version: int, stage: str, *, why: str = "", force: bool = False, stack: str | None = None
+) -> list[str]:
+    """The words of the command that gives a version of a model a stage. `UsageError` for what is no stage."""
+    checked_name(stage, "a stage")
+    _check_words((why,))
+    options = [*([f"--why={why}"] if why else []), *(["--force"] if force else []), *_stack(stack)]
+    words = [f"{name}@{version}", stage]
+    return ["models", "promote", *options, *(["--"] if any(word.startswith("-") for word in words) else []), *words]
+
+
+def _check_words(texts: Iterable[str]) -> None:
+    """`UsageError` for a text that no command line takes."""
+    for text in texts:
         if "\0" in text or len(text.encode("utf-8", "replace")) > _LONGEST_VALUE:
             raise UsageError("a value is too long for a command line, or has a NUL", fix="write it to a run file")
-    return change
 
 
 def value_text(value: Any) -> str:
@@ -133,10 +151,13 @@ def _stack(stack: str | None) -> list[str]:
 class StartedCommand:
     """A command that was started."""
 
-    def __init__(self, id: str, action: Action, run: str, words: Sequence[str], folder: str) -> None:
+    def __init__(self, id: str, action: Action, page: str, words: Sequence[str], folder: str, retry: str) -> None:
         self.id = id
         self.action = action
-        self.run = run
+        self.page = page
+        """The page of the run or the version that it changes."""
+        self.retry = retry
+        """The page that asks about it."""
         self.text = command_text(words)
         self.started = time.time()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as somebody may look
@@ -150,6 +171,11 @@ class StartedCommand:
             env={**os.environ, "NO_COLOR": "1"},
             start_new_session=True,
         )
+
+    @property
+    def run(self) -> str:
+        """The run that it changes; empty for a version of a model."""
+        return "" if self.action == "promote" else self.page.rpartition("/")[2]
 
     @property
     def code(self) -> int | None:
@@ -177,14 +203,15 @@ class StartedCommands:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    def start(self, action: Action, run: str, words: Sequence[str]) -> StartedCommand:
-        """Start a command."""
+    def start(self, action: Action, page: str, words: Sequence[str], *, retry: str = "") -> StartedCommand:
+        """Start a command that changes what has a page; `retry` asks about it, by default the page of the action."""
         with self._lock:
             ended = [one for one in self._commands.values() if one.code is not None]
             for old in ended[: max(0, len(self._commands) - _KEPT + 1)]:
                 old.close()
                 del self._commands[old.id]
-            command = StartedCommand(f"{next(self._numbers)}-{os.urandom(4).hex()}", action, run, words, self._folder)
+            id = f"{next(self._numbers)}-{os.urandom(4).hex()}"
+            command = StartedCommand(id, action, page, words, self._folder, retry or f"{page}/{action}")
             self._commands[command.id] = command
             return command
 

@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stoker.client import ModelVersion
 from stoker.client.document import run_document
+from stoker.client.names import model_diff
 from stoker.client.variants import run_variants
 from stoker.core.codec import to_json
 from stoker.core.errors import NotFound, StokerError, UsageError
@@ -18,14 +20,15 @@ from stoker.core.words import count_text
 from stoker.report import machine
 from stoker.report.figures import MOST
 from stoker.report.runreport import plan_of
-from stoker.ui import actions, compare, pages, runview, streams
+from stoker.ui import actions, compare, names, pages, runview, streams
 from stoker.ui.artifacts import lineage_of, output_of
+from stoker.ui.names import NameQuery
 from stoker.ui.runview import RunQuery
 
 PREFIX: Final = "/api/v1"
 _VERSION: Final = "1"
 _MOST: Final = 500
-"""Runs of one answer."""
+"""Runs, names and versions of one answer."""
 _PLATFORM: Final = 10.0
 """Seconds that an answer waits for a stack's platforms to tell their nodes."""
 
@@ -57,14 +60,19 @@ class Endpoint:
 
 RUN: Final = Parameter(name="run", what="a run's id, the beginning of one, or latest", place="path", required=True)
 KEY: Final = Parameter(name="key", what="a step's key, such as train or train[3]", required=True)
+NAME: Final = Parameter(name="name", what="NAME, or NAME@VERSION as in `stoker pull`", place="path", required=True)
+TEXT: Final = Parameter(name="text", what="part of a name")
+BEFORE: Final = Parameter(
+    name="before", what="a name: what follows it in the list, as `next` of an earlier answer says"
+)
+LIMIT: Final = Parameter(name="limit", what=f"how many, {_MOST} at most", kind="integer")
 ATTEMPT: Final = Parameter(name="attempt", what="an attempt's number; the newest if left out", kind="integer")
 
 
 def runs(request: Request) -> Any:
     """Runs, newest first."""
     there = pages.state_of(request)
-    size = min(_MOST, pages.number_of(request.query_params.get("limit")) or runview.PAGE)
-    found = runview.run_page(there.client, RunQuery.parse(request.query_params), size=size)
+    found = runview.run_page(there.client, RunQuery.parse(request.query_params), size=_size(request))
     return {
         "runs": [run.as_dict(steps=False) for run in found.runs],
         "next": found.runs[-1].id if found.more else None,
@@ -155,6 +163,70 @@ def comparison(request: Request) -> Any:
     return compare.compare(there.store, *named).as_dict()
 
 
+def artifacts(request: Request) -> Any:
+    """Named artifacts, the one that changed last first."""
+    query, size = NameQuery.parse(request.query_params), _size(request)
+    found, more = names.found_artifacts(pages.state_of(request), query, size=size)
+    return {"artifacts": [one.as_dict() for one in found], "next": found[-1].name if more else None}
+
+
+def artifact(request: Request) -> Any:
+    """A version of an artifact."""
+    one = names.artifact_version(request)
+    inputs = {name: made.as_dict() for name, made in one.inputs.items()}
+    return {
+        **one.as_dict(),
+        "inputs": inputs,
+        "users": [attrs.asdict(use) for use in one.users],
+        "models": [{"name": model.name, "version": model.version, "stage": model.stage} for model in one.models],
+        "versions": [older.as_dict() for older in one.versions[: _size(request)]],
+    }
+
+
+def models(request: Request) -> Any:
+    """Models, the one that changed last first."""
+    query, size = NameQuery.parse(request.query_params), _size(request)
+    found, more = names.found_models(pages.state_of(request), query, size=size)
+    documents = [{**one.as_dict(), "stages": _stages(one)} for one in found]
+    return {"models": documents, "next": found[-1].name if more else None}
+
+
+def model(request: Request) -> Any:
+    """A version of a model, and how it differs from another one."""
+    there = pages.state_of(request)
+    one, _ = names.model_of(request)
+    other = request.query_params.get("compare")
+    difference = model_diff(there.store, there.client.model(one.name, other), one).as_dict() if other else None
+    return {
+        **one.as_dict(),
+        "stages": _stages(one),
+        "rules": one.rules,
+        "history": [attrs.asdict(row) for row in one.history],
+        "versions": [version.as_dict() for version in one.versions[: _size(request)]],
+        "difference": difference,
+    }
+
+
+def promote(request: Request) -> Any:
+    """Start the command that gives a version of a model a stage."""
+    body: Mapping[str, Any] = request.state.body
+    unknown = set(body) - set(_PROMOTE_BODY["properties"])
+    if unknown:
+        raise UsageError(f"there is no field '{min(unknown)}'", fix="see /api/v1/openapi.json")
+    form = {"stage": str(body.get("stage", "")), "why": str(body.get("why", ""))}
+    there, (one, _) = pages.state_of(request), names.model_of(request)
+    started = names.start_promotion(there, one, {**form, **({"force": "1"} if body.get("force") is True else {})})
+    return _command_document(request, started)
+
+
+def _stages(one: ModelVersion) -> dict[str, int]:
+    return {stage: holder.version for stage, holder in one.holders.items()}
+
+
+def _size(request: Request) -> int:
+    return min(_MOST, pages.number_of(request.query_params.get("limit")) or runview.PAGE)
+
+
 def devices(request: Request) -> Any:
     """This machine's accelerators, their leases, who waits, and the nodes of the stack's platforms."""
     from stoker.devices.probe import probe, processes
@@ -198,7 +270,7 @@ def _change(what: actions.Action) -> Callable[[Request], Any]:
             words = actions.cancel_words(shown.id, now=body.get("now") is True, stack=there.stack)
         else:
             words = actions.resume_words(shown.id, stack=there.stack)
-        return _command_document(request, there.commands.start(what, shown.id, words))
+        return _command_document(request, there.commands.start(what, f"/runs/{shown.id}", words))
 
     return change
 
@@ -238,6 +310,16 @@ _CANCEL_BODY: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {"now": {"type": "boolean", "description": "without giving steps time to leave"}},
 }
+_PROMOTE_BODY: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "stage": {"type": "string", "description": "staging, production, archived, or one of your own"},
+        "why": {"type": "string", "description": "the reason, which the history keeps"},
+        "force": {"type": "boolean", "description": "true: although a rule of the stage is not fulfilled"},
+    },
+    "required": ["stage"],
+    "additionalProperties": False,
+}
 
 ENDPOINTS: Final[Sequence[Endpoint]] = (
     Endpoint(
@@ -252,7 +334,7 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
             Parameter(name="stack", what="a stack's name"),
             Parameter(name="since", what="how long ago at most, such as 2h"),
             Parameter(name="before", what="a run's id: only older ones, as `next` of an earlier answer says"),
-            Parameter(name="limit", what=f"how many, {_MOST} at most", kind="integer"),
+            LIMIT,
         ),
     ),
     Endpoint(
@@ -301,6 +383,38 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         parameters=(Parameter(name="run", what=f"a run's id; given twice, or up to {MOST} times", required=True),),
     ),
     Endpoint(
+        path="/artifacts",
+        summary="Named artifacts, the one that changed last first: the latest version of each",
+        answer=artifacts,
+        parameters=(TEXT, Parameter(name="tag", what="a tag: the newest version that has it"), BEFORE, LIMIT),
+    ),
+    Endpoint(
+        path="/artifacts/{name:path}",
+        summary="A version of an artifact: of what it was made, who used it, and the other versions",
+        answer=artifact,
+        parameters=(NAME, LIMIT),
+    ),
+    Endpoint(
+        path="/models",
+        summary="Models, the one that changed last first: the latest version of each, and its stages",
+        answer=models,
+        parameters=(TEXT, Parameter(name="stage", what="a stage: the version that has it"), BEFORE, LIMIT),
+    ),
+    Endpoint(
+        path="/models/{name:path}",
+        summary="A version of a model: its metrics and artifacts, the other versions, rules and promotions",
+        answer=model,
+        parameters=(NAME, Parameter(name="compare", what="a version of the same model: how they differ"), LIMIT),
+    ),
+    Endpoint(
+        path="/models/{name:path}/promote",
+        summary="Give a version of a model a stage",
+        answer=promote,
+        parameters=(NAME,),
+        method="POST",
+        body=_PROMOTE_BODY,
+    ),
+    Endpoint(
         path="/devices", summary="This machine's accelerators and their leases, and the stack's nodes", answer=devices
     ),
     Endpoint(
@@ -329,7 +443,7 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
     ),
     Endpoint(
         path="/commands/{command}",
-        summary="What became of one of the last three",
+        summary="What became of a command that one of these started",
         answer=command,
         parameters=(Parameter(name="command", what="the id that it was given", place="path", required=True),),
     ),
@@ -369,10 +483,14 @@ def description() -> dict[str, Any]:
         }
         if one.body is not None:
             entry["requestBody"] = {"content": {"application/json": {"schema": one.body}}}
-        paths.setdefault(PREFIX + one.path, {})[one.method.lower()] = entry
+        paths.setdefault(PREFIX + one.path.replace(":path}", "}"), {})[one.method.lower()] = entry
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Stoker", "version": _VERSION, "summary": "Runs, steps, logs, metrics and devices"},
+        "info": {
+            "title": "Stoker",
+            "version": _VERSION,
+            "summary": "Runs, steps, logs, metrics, artifacts, models and devices",
+        },
         "paths": paths,
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }

@@ -30,7 +30,7 @@ from stoker.core.errors import InfrastructureError, StokerError, UsageError
 from stoker.report.machine import NodeWatch
 from stoker.report.markup import stylesheet
 from stoker.ui import access as rules
-from stoker.ui import api, pages
+from stoker.ui import api, names, pages
 from stoker.ui.access import COOKIE, LOGIN, PageAccess, PageRefusal, Visit, check
 from stoker.ui.actions import StartedCommands
 from stoker.ui.rendering import State, error_page
@@ -184,6 +184,11 @@ def application(client: Client, access: PageAccess, *, stack: str | None = None,
             Route("/runs/{run}/{action}", pages.do_action, methods=["POST"]),
             Route("/commands/{command}", pages.command),
             Route("/compare", pages.comparison),
+            Route("/artifacts", names.artifact_list),
+            Route("/artifacts/{name:path}", names.artifact),
+            Route("/models", names.model_list),
+            Route("/models/{name:path}", names.model),
+            Route("/models/{name:path}", names.promote, methods=["POST"]),
             Route("/devices", pages.devices),
             Route(LOGIN, pages.login),
             Route(LOGIN, pages.do_login, methods=["POST"]),

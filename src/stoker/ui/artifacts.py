@@ -11,7 +11,7 @@ from typing import Final, Mapping
 
 import attrs
 
-from stoker.client import Output, Run
+from stoker.client import ArtifactVersion, Output, Run
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, StokerError
 from stoker.core.preview import picture_type
@@ -42,7 +42,13 @@ def file_name(output: Output) -> str:
     name = str(output.meta.get("name") or "") if output.serializer == "path" else ""
     if name:
         return f"{name}.tar" if output.meta.get("kind") == "folder" else name
-    return f"{output.step}-{output.name}{EXTENSIONS.get(output.serializer, '.bin')}"
+    place = f"{output.name}@{output.version}" if isinstance(output, ArtifactVersion) else f"{output.step}-{output.name}"
+    return place.replace("/", "-") + EXTENSIONS.get(output.serializer, ".bin")
+
+
+def title_of(output: Output) -> str:
+    """What an output is called in a title."""
+    return output.name if isinstance(output, ArtifactVersion) else f"{output.name} of {output.step}"
 
 
 def image_type(output: Output) -> str:
@@ -62,11 +68,11 @@ def preview(output: Output, artifact: StoredArtifact, blobs: Blobs, *, address: 
     """What is in an output; `address` leads to its bytes, `frame` to them as a page in a sandbox."""
     try:
         if image_type(output):
-            return element("img", {"src": address, "alt": f"{output.name} of {output.step}"})
+            return element("img", {"src": address, "alt": title_of(output)})
         if is_page(output):
-            title = f"{output.name} of {output.step}"
-            return element("iframe", {"src": frame, "sandbox": "allow-scripts", "title": title, "class": "user"})
-        shown = preview_part(previews.preview(artifact, blobs, previews.LONG), label=f"{output.name} of {output.step}")
+            about = {"title": title_of(output), "class": "user"}
+            return element("iframe", {"src": frame, "sandbox": "allow-scripts", **about})
+        shown = preview_part(previews.preview(artifact, blobs, previews.LONG), label=title_of(output))
         return shown or empty(f"Nothing is known of what {output.serializer} wrote; download it.")
     except StokerError as error:
         return empty(f"It cannot be shown: {error.message}")

@@ -71,7 +71,7 @@ def compare(store: Store, left: Run, right: Run) -> Comparison:
         left=left,
         right=right,
         parameters=_differences(_texts(left.parameters), _texts(right.parameters)),
-        settings=_differences(*(_settings(plan) for plan in plans)),
+        settings=setting_differences(*plans),
         steps=list(_steps(left, right)),
         metrics=list(_metrics(*logged)),
         charts=joined(_charts({f"A {left.id}": logged[0], f"B {right.id}": logged[1]})),
@@ -79,6 +79,11 @@ def compare(store: Store, left: Run, right: Run) -> Comparison:
         code=list(_code(store, files[0], files[1])),
         code_known=bool(files[0] and files[1]),
     )
+
+
+def setting_differences(left: Plan | None, right: Plan | None) -> list[tuple[str, str, str]]:
+    """(step and setting, value, value) of the settings that were given differently to two runs."""
+    return _differences(_settings(left), _settings(right))
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

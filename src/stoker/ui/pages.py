@@ -21,6 +21,7 @@ from stoker.report import cards, machine
 from stoker.report.figures import MOST, metrics_part
 from stoker.report.runreport import plan_of
 from stoker.report.top import devices_text
+from stoker.store.registry import ArtifactRow
 from stoker.ui import access as rules
 from stoker.ui import actions, artifacts, compare, rendering, runview, streams
 from stoker.ui.artifacts import artifact_of, lineage_of, output_of
@@ -178,6 +179,7 @@ def _run_values(there: State, shown: Run) -> dict[str, Any]:
         "metrics": runview.metric_lines(shown.id, {key: metrics[key] for key in shown.steps if key in metrics}),
         "fanouts": list(runview.fanout_charts(store, shown, metrics)),
         "outputs": runview.output_rows(shown),
+        "names": runview.names_of_run(store, shown.id),
         "parameters": {name: actions.value_text(value) for name, value in shown.parameters.items()},
         "left_out": shown.left_out,
     }
@@ -202,6 +204,7 @@ def step(request: Request) -> Response:
     plan = plan_of(there.store, shown)
     planned = runview.plan_step(plan, one)
     reason, unknown = runview.reason_of(one)
+    outputs, made = runview.outputs_of(one), runview.names_of_step(there.store, one)
     return page(
         request,
         "step.html",
@@ -212,7 +215,8 @@ def step(request: Request) -> Response:
         section=section,
         log=None if one.count is not None else _log_values(there, one, request, attempt),
         card=url(f"/runs/{shown.id}/card", key=one.key) if runview.card_of(there.store, one) else "",
-        outputs=[_output_values(shown, one, output) for output in runview.outputs_of(one).values()],
+        outputs=[_output_values(shown, one, output, made) for output in outputs.values()],
+        saved=[row for name, rows in made.items() if name not in outputs for row in rows],
         settings=runview.settings_of(planned),
         planned=planned,
         reason=reason,
@@ -308,9 +312,12 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
     }
 
 
-def _output_values(shown: Run, one: Step, output: Output) -> Mapping[str, Any]:
+def _output_values(
+    shown: Run, one: Step, output: Output, made: Mapping[str, Sequence[ArtifactRow]]
+) -> Mapping[str, Any]:
     name = output.name
     return {
+        "made": made.get(name, ()),
         "name": name if output.step == one.key else f"{name} of {output.step}",
         "output": output,
         "shape": "×".join(map(str, output.shape)) if output.shape is not None else "",
@@ -419,30 +426,43 @@ def artifact(request: Request) -> Response:
 
 def artifact_file(request: Request) -> Response:
     """The bytes of an output."""
-    shown = run_of(request)
-    output = output_of(shown, request.query_params.get("key", ""), request.query_params.get("name", ""))
+    return file_of(_output_of(request))
+
+
+def artifact_image(request: Request) -> Response:
+    """The bytes of an output that is a picture by its first bytes."""
+    return image_of(_output_of(request))
+
+
+def artifact_frame(request: Request) -> Response:
+    """An output that is a page, for a frame in which it can do nothing to this server's pages."""
+    return frame_of(_output_of(request))
+
+
+def _output_of(request: Request) -> Output:
+    return output_of(run_of(request), request.query_params.get("key", ""), request.query_params.get("name", ""))
+
+
+def file_of(output: Output) -> Response:
+    """The bytes of an output, to be kept as a file."""
     headers = {**_attachment(artifacts.file_name(output)), "content-length": str(output.size)}
     headers["content-security-policy"] = _FILE_POLICY
     return StreamingResponse(_pieces(output.open()), media_type="application/octet-stream", headers=headers)
 
 
-def artifact_image(request: Request) -> Response:
-    """The bytes of an output that is a picture by its first bytes."""
-    shown = run_of(request)
-    output = output_of(shown, request.query_params.get("key", ""), request.query_params.get("name", ""))
+def image_of(output: Output) -> Response:
+    """The bytes of an output that is a picture. `NotFound` for another."""
     kind = artifacts.image_type(output)
     if not kind:
-        raise NotFound(f"output '{output.name}' of '{output.step}' is no picture", fix="download it")
+        raise NotFound(f"{artifacts.title_of(output)} is no picture", fix="download it")
     headers = {"content-security-policy": _FILE_POLICY, "content-length": str(output.size)}
     return StreamingResponse(_pieces(output.open()), media_type=kind, headers=headers)
 
 
-def artifact_frame(request: Request) -> Response:
-    """An output that is a page, for a frame in which it can do nothing to this server's pages."""
-    shown = run_of(request)
-    output = output_of(shown, request.query_params.get("key", ""), request.query_params.get("name", ""))
+def frame_of(output: Output) -> Response:
+    """An output that is a page, for a frame. `NotFound` for another."""
     if not artifacts.is_page(output):
-        raise NotFound(f"output '{output.name}' of '{output.step}' is no page", fix="download it")
+        raise NotFound(f"{artifacts.title_of(output)} is no page", fix="download it")
     headers = {"content-security-policy": FRAME_POLICY}
     return StreamingResponse(_pieces(output.open()), media_type="text/html; charset=utf-8", headers=headers)
 
@@ -598,7 +618,7 @@ def _do_action(request: Request, form: Mapping[str, str]) -> Response:
         words = words_of(there, shown, what, form)
     except UsageError as error:
         return _question(request, there, shown, what, problem=str(error), form=form)
-    command = there.commands.start(what, shown.id, words)
+    command = there.commands.start(what, f"/runs/{shown.id}", words)
     return RedirectResponse(f"/commands/{command.id}", status_code=303)
 
 
@@ -617,8 +637,8 @@ def command(request: Request) -> Response:
     there = state_of(request)
     started = there.commands[request.path_params["command"]]
     target = target_of(there, started)
-    if target:
-        address = f"/runs/{target}"
+    address = started.page if started.action == "promote" and started.code == 0 else target and f"/runs/{target}"
+    if address:
         if "hx-request" in request.headers:
             return Response(status_code=200, headers={"hx-redirect": address})
         return RedirectResponse(address, status_code=303)
@@ -640,6 +660,8 @@ def command(request: Request) -> Response:
 
 def target_of(there: State, started: actions.StartedCommand) -> str:
     """The run that a command led to; empty while it works, and where it failed."""
+    if started.action == "promote":
+        return ""
     code = started.code
     run = there.client.run(started.run)
     if started.action == "rerun":

@@ -6,8 +6,8 @@ import functools
 import hashlib
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Mapping
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, Final, Literal, Mapping
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from stoker.client import Client
 from stoker.core.values import define
 from stoker.core.words import attempts_text, count_text, memory_text, time_text
 from stoker.report.markup import Html, badge, element, facts, favicon, icon, table
+from stoker.store.rows import local_time
 from stoker.store.store import Store
 from stoker.ui.access import PageAccess
 
@@ -72,7 +73,9 @@ def environment() -> Environment:
         facts=facts,
         table=table,
         moment=moment,
+        local=local_time,
         url=url,
+        named=named,
         seconds=time_text,
         memory=memory_text,
         count=count_text,
@@ -156,6 +159,17 @@ def url(path: str, values: Mapping[str, Any] | None = None, **more: Any) -> str:
     """An address with a query; empty values are left out."""
     query = {name: value for name, value in {**(values or {}), **more}.items() if value not in ("", None)}
     return f"{path}?{urlencode(query)}" if query else path
+
+
+def named(kind: Literal["artifact", "model"], name: str, version: int | None = None, **query: Any) -> str:
+    """The page of what has a name beyond its run, or of a version of it.
+
+    A name may have any printable character but "@". Slashes stay as they are, unless a browser would take what is
+    between them for a step through folders.
+    """
+    odd = {"", ".", ".."}.intersection(name.split("/"))
+    at = f"@{version}" if version is not None else "@latest" if name in odd else ""
+    return url(f"/{kind}s/{quote(name, safe='' if odd else '/:')}{at}", query)
 
 
 def _mark() -> str:

@@ -23,7 +23,7 @@ from stoker.client.variants import element_variants
 from stoker.client.why import StepReason
 from stoker.core import receipt as receipt_words
 from stoker.core.errors import NotFound, StokerError
-from stoker.core.plan import Plan, StepPlan, reporter_of, source_keys, source_outputs, without_secrets
+from stoker.core.plan import Plan, StepPlan, named_inputs, reporter_of, source_keys, source_outputs, without_secrets
 from stoker.core.receipt import Receipt
 from stoker.core.status import STEP_DONE
 from stoker.core.values import frozen
@@ -38,8 +38,9 @@ from stoker.report.markup import NOTHING, Content, Html, badge
 from stoker.report.receipts import StepReceipt, attempt_receipt, newest_receipt, run_receipts
 from stoker.report.runreport import accelerator_part, phases
 from stoker.report.svg import spark
+from stoker.store.registry import ArtifactRow
 from stoker.store.store import Store
-from stoker.ui.rendering import url
+from stoker.ui.rendering import named, url
 
 if TYPE_CHECKING:
     from stoker.run.rendering import RenderedStep
@@ -95,6 +96,8 @@ MOST_METRICS: Final = 40
 MOST_CHARTS: Final = 6
 """Metrics of a fan-out that it draws."""
 MOST_OUTPUTS: Final = 60
+MOST_NAMES: Final = 60
+"""Named versions that a run made or used that its page lists; users, runs and promotions that theirs do."""
 MOST_GATHERED: Final = 1_000
 """Elements of a fan-out whose outputs are put together to be described."""
 MOST_VARIANTS: Final = 20_000
@@ -368,8 +371,34 @@ def output_rows(run: Run) -> list[tuple[str, str, str, str, str, str]]:
     return rows
 
 
+def names_of_run(store: Store, run: str) -> Mapping[str, Sequence[Any]]:
+    """The versions of artifacts and models that a run made and used, the first of many; empty for none."""
+    registry = store.registry
+    found: dict[str, Sequence[Any]] = {
+        "made": registry.named_in(run, limit=MOST_NAMES),
+        "used": registry.uses_of_run(run, limit=MOST_NAMES),
+        "models": registry.models_of_run(run),
+    }
+    return found if any(found.values()) else {}
+
+
+def names_of_step(store: Store, step: Step) -> dict[str, list[ArtifactRow]]:
+    """The versions that a step made, or the step whose result it took, by output.
+
+    What it saved by a name is none of its outputs, and called as `naming.save_artifact` calls it.
+    """
+    origin, _, original = step.cached_from.partition("/")
+    rows = store.registry.named_by(step.run_id, step.key, limit=MOST_NAMES)
+    if not rows and origin:
+        rows = store.registry.named_by(origin, original, limit=MOST_NAMES)
+    found: dict[str, list[ArtifactRow]] = {}
+    for row in rows:
+        found.setdefault(row.output, []).append(row)
+    return found
+
+
 PAGE: Final = 50
-"""Runs of a page."""
+"""Runs, names and versions of a page."""
 STATUSES: Final = SHOWN_STATUSES
 
 
@@ -518,6 +547,9 @@ def settings_of(planned: StepPlan | None) -> list[tuple[str, str, str]]:
 def source_rows(planned: StepPlan | None, step: Step, run: Run) -> list[tuple[str, list[tuple[str, str]], str]]:
     """(input, the outputs that it is made of with their pages, digest) of a step, the first outputs of many."""
     rows = []
+    given: dict[str, list[tuple[str, int]]] = {}
+    for parameter, one, version in named_inputs(planned) if planned is not None else ():
+        given.setdefault(parameter, []).append((one, version))
     for name, digest in step.inputs.items():
         tree = planned.inputs.get(name, {}) if planned is not None else {}
         origins = []
@@ -525,6 +557,7 @@ def source_rows(planned: StepPlan | None, step: Step, run: Run) -> list[tuple[st
             about = {"key": key, "name": output}
             page = "artifact" if key in run.steps and output in run.steps[key].outputs else "step"
             origins.append((f"{key}.{output}", url(f"/runs/{run.id}/{page}", about)))
+        origins += [(f"{one} {version}", named("artifact", one, version)) for one, version in given.get(name, ())]
         rows.append((name, origins, str(digest)))
     return rows
 

@@ -249,11 +249,11 @@
   document.addEventListener("htmx:responseError", () => trouble(true));
   document.addEventListener("htmx:afterOnLoad", () => trouble(false));
 
-  // One run cannot be compared.
+  // One run, or one version, cannot be compared.
 
   const countChosen = () => {
     const button = document.querySelector("[data-compare]");
-    if (button) button.disabled = document.querySelectorAll("input[name=run]:checked").length < 2;
+    if (button) button.disabled = document.querySelectorAll(".compare-form input:checked").length < 2;
   };
   document.addEventListener("change", countChosen);
 
@@ -276,12 +276,15 @@
     else location.href = "/runs";
   };
   const keys = () => document.getElementById("keys").showModal();
-  const sequences = { "g r": () => { location.href = "/runs"; }, "g d": () => { location.href = "/devices"; } };
+  const places = { r: "/runs", a: "/artifacts", m: "/models", d: "/devices" };
+  const sequences = Object.fromEntries(
+    Object.entries(places).map(([key, place]) => [`g ${key}`, () => { location.href = place; }]),
+  );
   const single = { "/": search, j: () => step(1), k: () => step(-1), "?": keys };
   // Escape leaves a field with what is in it; Enter in a filter leads to the first row that it finds.
   const typed = (event) => {
     if (event.key === "Escape" && !event.target.closest("dialog")) { event.preventDefault(); event.target.blur(); }
-    if (event.key === "Enter") entered = Boolean(event.target.closest("form[hx-target='#runs']"));
+    if (event.key === "Enter") entered = Boolean(event.target.closest("form[hx-target='#runs'], form[hx-target='#names']"));
   };
   document.addEventListener("htmx:afterSettle", () => {
     if (entered) { entered = false; step(1); }
