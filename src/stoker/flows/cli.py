@@ -79,7 +79,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "help": "print this",
 }
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "environment": "environments are made where a run needs them; `plan` says what steps ask for",
+    "environment": "environments are made where a run needs them; `stoker plan FILE` says what steps ask for",
     "package": "code is read where it is; there is no package",
     "kubernetes": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
     "batch": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
