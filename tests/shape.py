@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 582,  # secrets, artifacts and models by name
     "lines of code": 107_300,  # secrets, artifacts and models by name, which ZenML has in its server; public flows
-    "lines of tests": 110_500,
+    "lines of tests": 111_100,  # a team's repository of flows, cards of extensions, forms of public flows
     "longest file": 870,
     "untyped mappings": 1_970,  # the documents of secrets, artifacts and models by name
 }
