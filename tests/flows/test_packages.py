@@ -128,7 +128,7 @@ def test_two_pythons_are_refused_with_both_places() -> None:
     [
         ({"packages": ["six"]}, "does not map"),
         ({"packages": {"six": 1.15}}, "not a text"),
-        ({"python": "3.7.4"}, "3.10 or later"),
+        ({"python": "three"}, "not a version of Python"),
         ({"sources": "https://a"}, "not a list"),
         ({"package": {}}, "did you mean 'packages'"),
         ({"channels": ["a"]}, "takes no 'channels'"),

@@ -235,3 +235,48 @@ def test_a_default_function_is_called_once(project: Any) -> None:
     """
     project.write({"once.py": flow}).run("once.py", "run")
     assert (project.folder / "calls").read_text() == "x"
+
+
+FORMS = '''
+from stoker.flow import Config, FlowSpec, IncludeFile, Parameter, config_expr, current, project, pypi, step
+from stoker.flow.metaflow_config import DATATOOLS_S3ROOT, DEFAULT_METADATA
+
+@project(name=config_expr("project.name"))
+class Forms(FlowSpec):
+    settings = Config("project", default_value='{"name": "team"}')
+    fast = Parameter("fast", is_flag=True)
+    rate = Parameter("rate", default=0.5, envvar="TEAM_RATE", metavar="SHARE")
+    quiet = Parameter("silence", default="x", hidden=True)
+    data = IncludeFile("data", default="data.txt")
+
+    @pypi(python=">=3.10,<4")
+    @step
+    def only(self):
+        text = """
+further left
+"""
+        self.found = [text.strip(), self.fast, self.rate, self.data, DATATOOLS_S3ROOT, DEFAULT_METADATA]
+        self.found.append(current.project_name)
+
+if __name__ == "__main__":
+    Forms()
+'''
+
+
+def test_forms_of_public_flows(project: Any) -> None:
+    project.write({"old.py": FORMS.replace(">=3.10,<4", "3.8.10")})
+    (project.folder / "forms.py").write_text(FORMS.replace('    @pypi(python=">=3.10,<4")\n', ""), encoding="utf-8")
+    assert "--data FILE must be given: there is no data.txt" in project.run("forms.py", "check").stdout
+    shown = project.run("forms.py", "--help").stdout
+    assert "--rate SHARE" in shown and "--fast" in shown and "--silence" not in shown
+    project.write({"data.txt": "content"})
+    variables = {"TEAM_RATE": "0.25", "METAFLOW_DATATOOLS_S3ROOT": "s3://bucket/team"}
+    project.run("forms.py", "run", "--fast", env=variables)
+    found = project.client().runs()[0].steps["only"].outputs["found"].load()
+    assert found == ["further left", True, 0.25, "content", "s3://bucket/team", "local", "team"]
+    assert "@pypi" in project.run("old.py", "show").stdout
+    refused = project.run("old.py", "run", code=2).stderr
+    assert "3.10 or later" in refused and "--without pypi" in refused
+    project.write({"wrong.py": FORMS.replace("is_flag=True", "is_flags=True")})
+    wrong = project.run("wrong.py", "check", code=2).stderr
+    assert "parameter 'fast' takes no is_flags=, did you mean 'is_flag'" in wrong

@@ -79,6 +79,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "help": "print this",
 }
 ELSEWHERE: Final[Mapping[str, str]] = {
+    "environment": "environments are made where a run needs them; `stoker plan FILE` says what steps ask for",
     "package": "code is read where it is; there is no package",
     "kubernetes": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
     "batch": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
@@ -187,7 +188,11 @@ def _check(flow: FlowDefinition, request: RunRequest) -> int:
     if flow.project is not None:
         echo(f"project {flow.project.name}, branch {flow.project.branch}")
     # Parameters that must be given are not what is checked.
-    required = [one for one in parameters_of(flow.kind).values() if one.required and one.name not in request.parameters]
+    free = [one for one in parameters_of(flow.kind).values() if one.name not in request.parameters]
+    required = [one for one in free if one.required or one.lacks_file]
+    for one in required:
+        if one.lacks_file:
+            echo(f"{one.flag} FILE must be given: there is no {one.default}")
     values = {one.name: _sample_value(one) for one in required}
     plan = driver.plan(flow, values, request)
     for line in (*flow.messages, *(finding.text() for finding in plan.findings)):

@@ -11,11 +11,12 @@ from typing import Any, Callable, Collection, Final, Iterator, Mapping, Sequence
 
 from stoker.cli.output import table, when
 from stoker.client.client import TRUST
-from stoker.core.errors import NotFound, UsageError, nearest
+from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
 from stoker.core.flow import FlowStep
-from stoker.flows import cli_cards, namespaces, pickles
+from stoker.flows import cli_cards, namespaces, pickles, transitions
 from stoker.flows import client as flows
 from stoker.flows.client import DataArtifact, Run, Task
+from stoker.flows.decorators import notes_of
 from stoker.flows.definition import FlowDefinition
 from stoker.report.streams import echo, say, step_text
 
@@ -86,15 +87,24 @@ def _show(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
     graph = flow.graph
     if graph.doc:
         echo(graph.doc + "\n")
+    functions = transitions.steps_of(flow.written)
+    notes = {name: notes_of(functions[name]) for name in graph.steps}
+    refusal: SettingsError | None = None
+    try:
+        notes = {name: step_options.notes for name, step_options in flow.options.items()}
+    except SettingsError as error:  # it can be shown as it is written
+        refusal = error
     for name in graph.order():
         step = graph.steps[name]
         echo(f"Step {name}  {step.where}")
         if step.doc:
             echo("    " + step.doc.strip().partition("\n")[0])
-        decorators = [f"@{note.name}" for note in flow.options[name].notes]
+        decorators = [f"@{note.name}" for note in notes[name]]
         if decorators:
             echo("    " + " ".join(decorators))
         echo(f"    => {_way(step)}")
+    if refusal is not None:
+        say(f"it does not run: {refusal}")
 
 
 def _way(step: FlowStep) -> str:

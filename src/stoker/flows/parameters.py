@@ -154,6 +154,11 @@ class Parameter:
             return self._metavar
         return "JSON" if self.type is JSONType else getattr(self.type, "__name__", str(self.type))
 
+    @property
+    def lacks_file(self) -> bool:
+        """Whether its default is a file that is not there."""
+        return False
+
     def value_for_step(self, value: Any) -> Any:
         """The value as a step sees it."""
         return value
@@ -227,6 +232,11 @@ class IncludeFile(Parameter):
     def kind(self) -> str:
         """Its type in a word."""
         return "FILE"
+
+    @property
+    def lacks_file(self) -> bool:
+        """Whether its default is a file that is not there."""
+        return isinstance(self.default, (str, os.PathLike)) and not os.path.exists(os.path.expanduser(self.default))
 
     def _parse_item(self, value: Any) -> Any:
         path = os.path.expanduser(os.fspath(value))

@@ -13,7 +13,7 @@ TARGET: Final = "stoker.flow"
 
 NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "FlowSpec": ("works", ""),
-    "step": ("works", "also `@step(start=True)`, `@step(end=True)`"),
+    "step": ("works", "also `@step(start=True)`, `@step(end=True)`; a step that is the only one is both"),
     "current": (
         "works differently",
         (
@@ -21,7 +21,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
             "`current.parameters` are more; no `trigger`"
         ),
     ),
-    "Parameter": ("works", ""),
+    "Parameter": ("works", "of click's words `envvar`, `is_flag`, `hidden` and `metavar`; others are refused"),
     "JSONType": ("works", ""),
     "JSONTypeClass": ("works", ""),
     "IncludeFile": ("works differently", "the content is an artifact as any other; local files"),
