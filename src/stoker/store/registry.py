@@ -43,8 +43,10 @@ T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
+_FEW: Final = 1000
+"""Versions with a tag below which all of them are read for a page."""
 _LOOKED_AT: Final = 100
-"""Versions whose stages an error names."""
+"""The newest versions whose stages an error names, and among which what a repeated call has made is searched."""
 
 
 @frozen(kw_only=True)
@@ -164,7 +166,9 @@ def statements_of(documents: Iterable[Sequence[Any]]) -> Statements:
     found: dict[str, list[Sequence[Any]]] = {name: [] for name in _BATCH}
     locked = [(one.name, one.created, 0, int(one.reused)) for one in outputs]
     locked += [(fact.name, fact.created, 1, 0) for fact in logged if fact.kind == "artifact"]
-    found["artifact_name"] = [(name, created, known, name, same) for name, created, known, same in sorted(locked)]
+    found["artifact_name"] = [
+        (name, created, known, name, known, same) for name, created, known, same in sorted(locked)
+    ]
     for one in outputs:
         _add_output(found, one)
     models = {one.model.name: one for one in outputs if one.model is not None}
@@ -273,7 +277,7 @@ class Names:
         elif isinstance(version, int):
             row = self._database.row(self._sql["artifact_at"], (name, version))
         elif version.startswith(TAG):
-            row = self._database.row(self._sql["tagged_artifact"], (name, version.removeprefix(TAG)))
+            row = self._database.row(self._sql["tagged_artifact"], (name, version.removeprefix(TAG), name))
         else:
             row = self._database.row(self._sql["artifact_of_digest"], (name, len(version), version))
         if row is None:
@@ -289,8 +293,11 @@ class Names:
 
         `text` is part of a name, in any case.
         """
-        statement = "tagged_artifacts" if tag else "artifacts"
-        values = (*((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
+        statement, values = "artifacts", (containing(text), limit, offset)
+        if tag:
+            # The few names are sorted; else names are looked at in order until a page is full.
+            few = self._database.row(self._sql["count_tagged"], (tag, _FEW)) != (_FEW,)
+            statement, values = "rarely_tagged" if few else "often_tagged", (tag, *values, tag)
         return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
 
     def versions(self, name: str, *, limit: int = HIGHEST) -> list[ArtifactRow]:
@@ -304,6 +311,10 @@ class Names:
     def named_in(self, run_id: str) -> list[ArtifactRow]:
         """The versions that a run made."""
         return [_artifact_row(row) for row in self._database.rows(self._sql["named_in"], (run_id,))]
+
+    def lists(self) -> list[ArtifactRow]:
+        """The versions that are lists of other values."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_lists"])]
 
     def all_artifacts(self) -> list[ArtifactRow]:
         """Every version of every name."""
@@ -414,7 +425,7 @@ class Names:
         elif isinstance(version, int):
             row = self._database.row(self._sql["model_at"], (name, version))
         elif version.startswith(TAG):
-            row = self._database.row(self._sql["tagged_model"], (name, version.removeprefix(TAG)))
+            row = self._database.row(self._sql["tagged_model"], (name, version.removeprefix(TAG), name))
         else:
             row = self._database.row(self._sql["model_called"], (name, version, version, version))
         if row is None:
@@ -485,8 +496,12 @@ class Names:
         if stage == LATEST or stage.startswith(TAG) or stage.isdecimal():
             raise UsageError(f"'{stage}' is no stage: it names a version", fix=f"use one of {', '.join(STAGES)}")
 
+        now = time.time()
+
         def move(cursor: Any) -> bool:
             self._require(cursor, "model", name, version)
+            if self._first(cursor, "has_promotion", (name, _LOOKED_AT, version, now)) is not None:
+                return True  # before a connection was lost, and another one has displaced it since
             before = self._first(cursor, "stage_of", (name, version))
             cursor.execute(self._sql["holder"], (name, stage))
             found = cursor.fetchone()
@@ -500,7 +515,7 @@ class Names:
             cursor.execute(self._sql["set_stage"], (stage, name, version))
             number = self._first(cursor, "next_promotion", (name,))
             why = rows.clean_text(reason)
-            row = (name, number, version, before, stage, holder, time.time(), author(), why, run_id)
+            row = (name, number, version, before, stage, holder, now, author(), why, run_id)
             cursor.execute(self._sql["add_promotion"], row)
             return True
 
@@ -585,6 +600,7 @@ class Names:
         cursor.execute(self._sql[f"delete_{kind}"], (name, version))
         if cursor.rowcount == 1:
             cursor.execute(self._sql[f"note_gone_{kind}"], (version, name, version))
+            cursor.execute(self._sql[f"hide_{kind}"], (name, name))
 
     def _missing(self, kind: Kind, name: str, version: Version) -> NotFound:
         number = self._database.row(self._sql[f"latest_{kind}"], (name,))
@@ -677,10 +693,12 @@ _USED: Final = f"COALESCE(NULLIF(?, 0), (SELECT version {_MADE}))"
 _VERSION: Final = f"FROM model_versions WHERE name = ? AND version = {_USED}"
 
 _BATCH: Final[Mapping[str, str]] = {
-    # The row of the name is locked from here on; metadata makes no name. A result that was reused is no change.
+    # The row of the name is locked from here on. A result that was reused is no change, and metadata makes no name. The
+    # time of a name without versions is 0.
     "artifact_name": "INSERT INTO artifact_names (name, changed, gone) SELECT ?, ?, 0 WHERE ? = 0 OR EXISTS "
     "(SELECT 1 FROM artifact_names WHERE name = ?) ON CONFLICT (name) DO UPDATE "
-    "SET changed = CASE WHEN ? = 1 THEN artifact_names.changed ELSE excluded.changed END",
+    "SET changed = CASE WHEN artifact_names.changed = 0 AND ? = 1 THEN 0 WHEN artifact_names.changed > 0 AND ? = 1 "
+    "THEN artifact_names.changed ELSE excluded.changed END",
     # A step that runs again, because its result was lost, has made the version before.
     "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
     "artifact": f"{_inserted('artifacts', (*_ARTIFACT, 'token'))} SELECT ?, {_next('artifact_names', 'artifacts')}, "
@@ -723,6 +741,12 @@ _LATEST_OF: Final = "(SELECT max(version) FROM {table} AS newer WHERE newer.name
 _A: Final = _selected("artifacts", _ARTIFACT)
 _M: Final = _selected("model_versions", _MODEL)
 _JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
+_TAGGED: Final = (
+    f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE {{having}} AND name {{{{like}}}} ? ESCAPE '!' "
+    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
+    "(SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
+    "ORDER BY page.changed DESC, page.name DESC"
+)
 _DIRECT: Final[Mapping[str, str]] = {
     "name_artifact": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
     "SET changed = excluded.changed",
@@ -734,26 +758,29 @@ _DIRECT: Final[Mapping[str, str]] = {
     "has_artifact": "SELECT 1 FROM artifacts WHERE name = ? AND version = ?",
     "lock_artifact": "UPDATE artifact_names SET changed = ? WHERE name = ?",
     "hold_artifact": "UPDATE artifact_names SET gone = gone WHERE name = ?",
-    "tagged_artifact": f"{_JOINED} JOIN marks ON marks.kind = 'artifact' AND marks.name = one.name "
-    "AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
+    "tagged_artifact": f"{_A} WHERE name = ? AND version = (SELECT max(version) FROM marks WHERE kind = 'artifact' "
+    "AND mark = ? AND name = ?)",
     "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
-    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name {{like}} ? ESCAPE '!' "
-    "AND EXISTS (SELECT 1 FROM artifacts WHERE artifacts.name = artifact_names.name) "
-    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
+    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE changed > 0 AND name {{like}} ? "
+    "ESCAPE '!' ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
     f"{_LATEST_OF.format(table='artifacts', name='page.name')} ORDER BY page.changed DESC, page.name DESC",
-    "tagged_artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE name IN "
-    "(SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?) AND name {like} ? ESCAPE '!' "
-    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
-    "(SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
-    "ORDER BY page.changed DESC, page.name DESC",
+    "count_tagged": "SELECT count(*) FROM (SELECT 1 FROM marks WHERE kind = 'artifact' AND mark = ? LIMIT ?) AS first",
+    "rarely_tagged": _TAGGED.format(having="name IN (SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?)"),
+    "often_tagged": _TAGGED.format(
+        having="changed > 0 AND EXISTS (SELECT 1 FROM marks WHERE kind = 'artifact' AND mark = ? "
+        "AND marks.name = artifact_names.name)"
+    ),
     "versions": f"{_A} WHERE name = ? ORDER BY version DESC LIMIT ?",
     "named": f"{_A} WHERE digest = ? ORDER BY name, version",
     "named_in": f"{_A} WHERE run_id = ? AND run_id <> '' ORDER BY name, version",
+    "named_lists": f"{_A} WHERE serializer = 'list'",
     "all_artifacts": f"{_A} ORDER BY name, version",
-    "artifact_names": "SELECT name FROM artifact_names ORDER BY changed DESC LIMIT 1000",
+    "artifact_names": "SELECT name FROM artifact_names WHERE changed > 0 ORDER BY changed DESC LIMIT 1000",
     "model_with": "SELECT model, model_version FROM model_parts WHERE name = ? AND version = ? LIMIT 1",
     "delete_artifact": "DELETE FROM artifacts WHERE name = ? AND version = ?",
     "note_gone_artifact": "UPDATE artifact_names SET gone = ? WHERE name = ? AND gone < ?",
+    "hide_artifact": "UPDATE artifact_names SET changed = 0 WHERE name = ? AND NOT EXISTS (SELECT 1 FROM artifacts "
+    "WHERE name = ?)",
     "add_use": _inserted("artifact_uses", _USE) + _values(_USE) + f" ON CONFLICT ({', '.join(_USE)}) DO NOTHING",
     "uses": _selected("artifact_uses", _USE) + " WHERE name = ? AND version = ? ORDER BY run_id, key, parameter",
     "uses_of_run": _selected("artifact_uses", _USE) + " WHERE run_id = ? ORDER BY key, parameter, name",
@@ -773,12 +800,13 @@ _DIRECT: Final[Mapping[str, str]] = {
     "has_model": "SELECT 1 FROM model_versions WHERE name = ? AND version = ?",
     "lock_model": "UPDATE model_names SET changed = ? WHERE name = ?",
     "hold_model": "UPDATE model_names SET gone = gone WHERE name = ?",
-    "tagged_model": _selected("model_versions", _MODEL, "one") + " JOIN marks ON marks.kind = 'model' AND marks.name = "
-    "one.name AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
+    "tagged_model": f"{_M} WHERE name = ? AND version = (SELECT max(version) FROM marks WHERE kind = 'model' "
+    "AND mark = ? AND name = ?)",
     "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) "
     "ORDER BY CASE WHEN stage = ? THEN 0 ELSE 1 END, version DESC LIMIT 1",
-    "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE name "
-    "{like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE model_versions.name = model_names.name "
+    "models": _selected("model_versions", _MODEL, "one")
+    + " JOIN (SELECT name, changed FROM model_names WHERE changed > 0 "
+    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions AS any_of WHERE any_of.name = model_names.name "
     "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
     "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
     "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
@@ -802,10 +830,14 @@ _DIRECT: Final[Mapping[str, str]] = {
     "holder": f"{_M} WHERE name = ? AND stage = ? AND stage NOT IN ('', 'archived')",
     "set_stage": "UPDATE model_versions SET stage = ? WHERE name = ? AND version = ?",
     "next_promotion": "SELECT COALESCE(max(number), 0) + 1 FROM promotions WHERE model = ?",
+    "has_promotion": "SELECT 1 FROM (SELECT version, time FROM promotions WHERE model = ? ORDER BY number DESC "
+    "LIMIT ?) AS newest WHERE version = ? AND time = ?",
     "add_promotion": _inserted("promotions", _PROMOTION) + _values(_PROMOTION),
     "promotions": _selected("promotions", _PROMOTION) + " WHERE model = ? ORDER BY number DESC",
     "rules": "SELECT rules FROM model_names WHERE name = ?",
     "set_rules": "UPDATE model_names SET rules = ? WHERE name = ? AND rules = ?",
+    "hide_model": "UPDATE model_names SET changed = 0 WHERE name = ? AND NOT EXISTS (SELECT 1 FROM model_versions "
+    "WHERE name = ?)",
     "delete_model": "DELETE FROM model_versions WHERE name = ? AND version = ?",
     "note_gone_model": "UPDATE model_names SET gone = ? WHERE name = ? AND gone < ?",
 }
