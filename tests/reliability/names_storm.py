@@ -179,7 +179,7 @@ def act(folder: Path, uri: str, number: int, life: int, each: int) -> int:
     notes = folder / f"notes-{number}"
     try:
         actor = _Actor(open_store(uri, "", str(folder / "home")), notes, f"{number}.{life}")
-        while len(_notes(notes)) < each:
+        while len(notes_in(notes)) < each:
             for _ in range(5):
                 actor.act()
     except DatabaseUnreachable:
@@ -192,7 +192,8 @@ def act(folder: Path, uri: str, number: int, life: int, each: int) -> int:
     return 0
 
 
-def _notes(path: Path) -> list[dict[str, Any]]:
+def notes_in(path: Path) -> list[dict[str, Any]]:
+    """What a process wrote down; it may have been killed while it wrote."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
@@ -312,7 +313,7 @@ def storm(
     try:
         problems = [path.read_text() for path in folder.glob("wrong-*")]
         problems += _finish(store, folder)
-        problems += wrong(store, [note for path in folder.glob("notes-*") for note in _notes(path)])
+        problems += wrong(store, [note for path in folder.glob("notes-*") for note in notes_in(path)])
         return NamesStorm(
             done=done,
             killed=children.killed,

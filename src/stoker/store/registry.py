@@ -806,7 +806,7 @@ _DIRECT: Final[Mapping[str, str]] = {
     "ORDER BY CASE WHEN stage = ? THEN 0 ELSE 1 END, version DESC LIMIT 1",
     "models": _selected("model_versions", _MODEL, "one")
     + " JOIN (SELECT name, changed FROM model_names WHERE changed > 0 "
-    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions AS any_of WHERE any_of.name = model_names.name "
+    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions AS v WHERE v.name = model_names.name "
     "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
     "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
     "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
