@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
+.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -39,7 +39,7 @@ shape: $(BIN)/python  ## how large the house is, beside what it is to shrink to
 	@$(BIN)/python -m tests.shape
 
 # Everything long, one after the other: each target stops the rest where it fails.
-LONG := faults storm storm-store storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz
+LONG := faults storm storm-store storm-names storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz
 
 test-all:  ## all of `make test` in its long form, then every storm, the faults, Ray's packages and the fuzzer: N= SEED=
 	@begin=$$(date +%s); ran=; \
@@ -93,6 +93,9 @@ storm-slurm: $(VENV)/.test servers  ## kill drivers while their runs go on at a 
 
 storm-store: $(VENV)/.test  ## damage files of the home beside N=200 runs, drawn by SEED=1 (goes on where it stopped)
 	@$(BIN)/python -m tests.reliability.store_storm --seed $(or $(SEED),1) --count $(or $(N),200)
+
+storm-names: $(VENV)/.test servers  ## kill N=60 processes that name things at once, on SQLite and on PostgreSQL: SEED=1
+	@$(BIN)/python -m tests.reliability.names_storm --seed $(or $(SEED),1) --kills $(or $(N),60)
 
 storm-containers: $(VENV)/.test servers  ## kill drivers while steps share containers: SEED=1 KILLS=30
 	@$(BIN)/python -m tests.containers.storm --seed $(or $(SEED),1) --kills $(or $(KILLS),30)

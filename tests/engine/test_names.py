@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +35,7 @@ def clean(rows: int) -> Annotated[list[int], Artifact("clean", tags=["customers"
 def again(rows: int) -> Annotated[list[int], Artifact("clean")]:
     return list(range(rows))
 
-@step(retry=Retry(max_retries=2, delay=0), cache=False)
+@step(retry=Retry(times=2, delay=0), cache=False)
 def flaky(token: str) -> Annotated[int, Artifact("flaky")]:
     log_metadata({f"only{context.attempt}": 1, "last": context.attempt, "token": f"x {token}"}, artifact="flaky")
     log_metadata({"told": token}, model="churn")
@@ -98,9 +98,9 @@ def reading(version: object = artifact("clean"), other: str = "artifact:not-a-re
 
 @pipeline(dynamic=True, model=Model("dyn", "1.0.0"))
 def dynamic(data: list = artifact("clean")):
-    for number in clean(2).result():
+    for number in clean(2):
         square(number + 10)
-    use(artifact("clean", 1), [], {}).result()
+    use(artifact("clean", 1), [], {})
 
 @step(cache=False)
 def slow() -> Annotated[int, Artifact("slow")]:
@@ -131,7 +131,7 @@ def needs(data: bytes, word: str) -> int:
 @pipeline
 def losing():
     data = large()
-    needs(data, "read", after=[needs(data, "damage")])
+    needs.with_options(after=needs(data, "damage"))(data, "read")
 
 @pipeline
 def wrong(what: str = ""):
@@ -142,7 +142,7 @@ def unpromoted():
     clean(1)
 
 if __name__ == "__main__":
-    for name in os.environ["RUN"].split():
+    for name in os.environ.get("RUN", "").split():
         globals()[name]()
 """
 
@@ -295,7 +295,7 @@ def test_what_is_not_there_is_refused_before_anything_runs(place: Place, what: s
 
 
 def test_a_stage_that_nobody_holds_is_refused(place: Place) -> None:
-    printed = place.run("unpromoted", code=1)
+    printed = place.run("unpromoted", code=2)
     assert "model 'churn' has no version 'production'" in printed
     assert not place.client.runs(pipeline="unpromoted")
 
@@ -303,7 +303,7 @@ def test_a_stage_that_nobody_holds_is_refused(place: Place) -> None:
 def test_a_lost_artifact_that_is_computed_again(place: Place) -> None:
     place.run("losing")
     assert len(place.values("large")) == 1 and len(place.values("large")[0]) == 300_000
-    assert place.newest("losing").steps["needs_1"].load() == 300_000
+    assert place.newest("losing").steps["needs_2"].load() == 300_000
 
 
 def test_a_driver_that_is_killed(place: Place) -> None:
@@ -327,11 +327,15 @@ def test_under_a_debugger_detached_and_on_ranks(place: Place) -> None:
     count = len(place.client.artifact("slow", "latest").versions) if place.client.artifacts("slow") else 0
     place.run("killed", "--debug", EDITION="7")
     assert place.client.artifact("slow", count + 1).metadata == {"edition": 7}
-    printed = place.run("killed", "--detach", EDITION="8")
+    place.run("killed", "--detach", EDITION="8")
     run = place.newest("killed")
-    place.lab.run("stoker", "wait", run.id)
-    assert place.client.artifact("slow", count + 2).metadata == {"edition": 8}, printed
+    patience = time.monotonic() + 120
+    while place.client.run(run.id).status == "running" and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert place.client.artifact("slow", count + 2).metadata == {"edition": 8}
     assert place.client.artifact("slow", count + 2).run_id == run.id
+    if place.uri:
+        return  # torch takes its time, and ranks do not know of databases
     place.run("distributed")
     assert place.values("of rank") == [0] and place.client.artifact("ranked", 1).metadata == {"rank": 0}
 
@@ -348,7 +352,7 @@ def test_a_run_that_is_deleted_leaves_its_names(place: Place) -> None:
 
 
 NOWHERE = """
-from stoker import UsageError, log_metadata, save_artifact, load_artifact
+from stoker import log_metadata, save_artifact, load_artifact
 
 made = save_artifact([1], "outside", tags=["t"])
 assert made.version == 1 and load_artifact("outside", "tag:t") == [1]

@@ -17,7 +17,7 @@ from stoker.client.names import ModelVersion
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, PromotionRefused, StoreError, UntrustedArtifact, UsageError
 from stoker.core.registry import Artifact, Model
-from stoker.store import artifacts, check
+from stoker.store import artifacts, check, registry
 from stoker.store import database as database_module
 from stoker.store.batch import RowBatch
 from stoker.store.database import Database
@@ -116,6 +116,28 @@ def test_what_a_deleted_version_had_is_not_the_next_ones(names: Names) -> None:
     ):
         with pytest.raises(NotFound, match="artifact 'n' has no version 1; the latest is 2"):
             change()
+
+
+@pytest.mark.parametrize("few", [1000, 1])
+def test_pages_of_names(names: Names, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """With tags that few and that many versions have; a name that has lost all versions comes again with the next."""
+    monkeypatch.setattr(registry, "_FEW", few)
+    for number in range(7):
+        write(names, output(f"n{number}", number + 1, key=str(number), tags=["odd" if number % 2 else "even"]))
+        write(names, output(f"n{number}", number + 101, key=f"{number} again"))
+    assert [row.name for row in names.artifacts(limit=3, offset=2)] == ["n4", "n3", "n2"]
+    assert [(row.name, row.version) for row in names.artifacts(tag="even", limit=2, offset=1)] == [("n4", 1), ("n2", 1)]
+    assert [row.name for row in names.artifacts(tag="odd", text="N3")] == ["n3"] and names.artifacts(tag="n") == []
+    for version in (1, 2):
+        names.delete_artifact("n4", version)
+    write(names, logged("n4", facts={"a": 1}))
+    assert [row.name for row in names.artifacts()] == ["n6", "n5", "n3", "n2", "n1", "n0"]
+    assert [row.name for row in names.artifacts(tag="even")] == ["n6", "n2", "n0"]
+    write(names, output("n4", 5, run="r2", reused=True))
+    assert [(row.name, row.version) for row in names.artifacts(text="n4")] == [("n4", 3)]
+    names.create_model(Model("m"))
+    names.delete_model("m", 1)
+    assert names.models() == [] and names.create_model(Model("m")).version == 2 and len(names.models()) == 1
 
 
 def test_exclusive_tags_move(names: Names) -> None:

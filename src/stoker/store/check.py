@@ -367,7 +367,7 @@ def _referenced(store: Store, more: Iterable[str]) -> set[str]:
     """Every digest that is referenced. Texts that only look like one are included: too many do no harm."""
     referenced: set[str] = set()
     lists: list[StoredArtifact] = [row.artifact for row in store.records.manifests()]
-    lists += [row.artifact for row in store.registry.all_artifacts() if row.artifact.serializer == "list"]
+    lists += [row.artifact for row in store.registry.lists()]
     for text in (*store.records.references(), *more):
         referenced.update(_DIGEST.findall(text))
         if '"list"' in text:

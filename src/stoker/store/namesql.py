@@ -50,10 +50,12 @@ _USED: Final = f"COALESCE(NULLIF(?, 0), (SELECT version {_MADE}))"
 _VERSION: Final = f"FROM model_versions WHERE name = ? AND version = {_USED}"
 
 BATCH: Final[Mapping[str, str]] = {
-    # The row of the name is locked from here on; metadata makes no name. A result that was reused is no change.
+    # The row of the name is locked from here on. A result that was reused is no change, and metadata makes no name. The
+    # time of a name without versions is 0.
     "artifact_name": "INSERT INTO artifact_names (name, changed, gone) SELECT ?, ?, 0 WHERE ? = 0 OR EXISTS "
     "(SELECT 1 FROM artifact_names WHERE name = ?) ON CONFLICT (name) DO UPDATE "
-    "SET changed = CASE WHEN ? = 1 THEN artifact_names.changed ELSE excluded.changed END",
+    "SET changed = CASE WHEN artifact_names.changed = 0 AND ? = 1 THEN 0 WHEN artifact_names.changed > 0 AND ? = 1 "
+    "THEN artifact_names.changed ELSE excluded.changed END",
     # A step that runs again, because its result was lost, has made the version before.
     "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
     "artifact": f"{_inserted('artifacts', (*_ARTIFACT, 'token'))} SELECT ?, {_next('artifact_names', 'artifacts')}, "
@@ -96,6 +98,12 @@ _LATEST_OF: Final = "(SELECT max(version) FROM {table} AS newer WHERE newer.name
 _A: Final = _selected("artifacts", _ARTIFACT)
 _M: Final = _selected("model_versions", _MODEL)
 _JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
+_TAGGED: Final = (
+    f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) AND {{having}} "
+    "AND name {{like}} ? ESCAPE '!' ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
+    "WHERE one.version = (SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
+    "ORDER BY page.changed DESC, page.name DESC"
+)
 DIRECT: Final[Mapping[str, str]] = {
     "name_artifact": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
     "SET changed = excluded.changed",
@@ -107,29 +115,33 @@ DIRECT: Final[Mapping[str, str]] = {
     "has_artifact": "SELECT 1 FROM artifacts WHERE name = ? AND version = ?",
     "lock_artifact": "UPDATE artifact_names SET changed = ? WHERE name = ?",
     "hold_artifact": "UPDATE artifact_names SET gone = gone WHERE name = ?",
-    "tagged_artifact": f"{_JOINED} JOIN marks ON marks.kind = 'artifact' AND marks.name = one.name "
-    "AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
+    "tagged_artifact": f"{_A} WHERE name = ? AND version = (SELECT max(version) FROM marks WHERE kind = 'artifact' "
+    "AND mark = ? AND name = ?)",
     "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
     "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) "
-    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM artifacts WHERE artifacts.name = artifact_names.name) "
-    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
-    f"{_LATEST_OF.format(table='artifacts', name='page.name')} ORDER BY page.changed DESC, page.name DESC",
-    "tagged_artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) "
-    "AND name IN (SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?) AND name {like} ? ESCAPE '!' "
-    "ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = "
-    "(SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
+    "AND changed > 0 AND name {like} ? ESCAPE '!' ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page "
+    f"ON page.name = one.name WHERE one.version = {_LATEST_OF.format(table='artifacts', name='page.name')} "
     "ORDER BY page.changed DESC, page.name DESC",
+    "count_tagged": "SELECT count(*) FROM (SELECT 1 FROM marks WHERE kind = 'artifact' AND mark = ? LIMIT ?) AS first",
+    "rarely_tagged": _TAGGED.format(having="name IN (SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?)"),
+    "often_tagged": _TAGGED.format(
+        having="changed > 0 AND EXISTS (SELECT 1 FROM marks WHERE kind = 'artifact' AND mark = ? "
+        "AND marks.name = artifact_names.name)"
+    ),
     "changed_artifact": "SELECT changed FROM artifact_names WHERE name = ?",
     "changed_model": "SELECT changed FROM model_names WHERE name = ?",
     "versions": f"{_A} WHERE name = ? AND version < ? ORDER BY version DESC LIMIT ?",
     "named": f"{_A} WHERE digest = ? ORDER BY name, version",
     "named_in": f"{_A} WHERE run_id = ? AND run_id <> '' ORDER BY name, version LIMIT ?",
     "named_by": f"{_A} WHERE run_id = ? AND run_id <> '' AND key = ? ORDER BY name, version LIMIT ?",
+    "named_lists": f"{_A} WHERE serializer = 'list'",
     "all_artifacts": f"{_A} ORDER BY name, version",
-    "artifact_names": "SELECT name FROM artifact_names ORDER BY changed DESC LIMIT 1000",
+    "artifact_names": "SELECT name FROM artifact_names WHERE changed > 0 ORDER BY changed DESC LIMIT 1000",
     "model_with": "SELECT model, model_version FROM model_parts WHERE name = ? AND version = ? LIMIT 1",
     "delete_artifact": "DELETE FROM artifacts WHERE name = ? AND version = ?",
     "note_gone_artifact": "UPDATE artifact_names SET gone = ? WHERE name = ? AND gone < ?",
+    "hide_artifact": "UPDATE artifact_names SET changed = 0 WHERE name = ? AND NOT EXISTS (SELECT 1 FROM artifacts "
+    "WHERE name = ?)",
     "add_use": _inserted("artifact_uses", _USE) + _values(_USE) + f" ON CONFLICT ({', '.join(_USE)}) DO NOTHING",
     "uses": _selected("artifact_uses", _USE) + " WHERE name = ? AND version = ? ORDER BY run_id, key, parameter",
     "uses_of_run": _selected("artifact_uses", _USE) + " WHERE run_id = ? ORDER BY key, parameter, name LIMIT ?",
@@ -151,15 +163,16 @@ DIRECT: Final[Mapping[str, str]] = {
     "has_model": "SELECT 1 FROM model_versions WHERE name = ? AND version = ?",
     "lock_model": "UPDATE model_names SET changed = ? WHERE name = ?",
     "hold_model": "UPDATE model_names SET gone = gone WHERE name = ?",
-    "tagged_model": _selected("model_versions", _MODEL, "one") + " JOIN marks ON marks.kind = 'model' AND marks.name = "
-    "one.name AND marks.version = one.version WHERE one.name = ? AND marks.mark = ? ORDER BY one.version DESC LIMIT 1",
+    "tagged_model": f"{_M} WHERE name = ? AND version = (SELECT max(version) FROM marks WHERE kind = 'model' "
+    "AND mark = ? AND name = ?)",
     "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) "
     "ORDER BY CASE WHEN stage = ? THEN 0 ELSE 1 END, version DESC LIMIT 1",
-    "models": _selected("model_versions", _MODEL, "one") + " JOIN (SELECT name, changed FROM model_names WHERE "
-    "(changed, name) < (?, ?) AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions WHERE "
-    "model_versions.name = model_names.name AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC "
-    "LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = (SELECT max(version) FROM model_versions "
-    "AS newer WHERE newer.name = page.name AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
+    "models": _selected("model_versions", _MODEL, "one")
+    + " JOIN (SELECT name, changed FROM model_names WHERE (changed, name) < (?, ?) AND changed > 0 "
+    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions AS v WHERE v.name = model_names.name "
+    "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
+    "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
+    "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
     "model_versions": f"{_M} WHERE name = ? AND version < ? ORDER BY version DESC LIMIT ?",
     "holders": f"{_M} WHERE name = ? AND stage NOT IN ('', '{ARCHIVED}') ORDER BY version",
     "model_names": "SELECT name FROM model_names ORDER BY changed DESC LIMIT 1000",
@@ -181,10 +194,14 @@ DIRECT: Final[Mapping[str, str]] = {
     "holder": f"{_M} WHERE name = ? AND stage = ? AND stage NOT IN ('', 'archived')",
     "set_stage": "UPDATE model_versions SET stage = ? WHERE name = ? AND version = ?",
     "next_promotion": "SELECT COALESCE(max(number), 0) + 1 FROM promotions WHERE model = ?",
+    "has_promotion": "SELECT 1 FROM (SELECT version, time FROM promotions WHERE model = ? ORDER BY number DESC "
+    "LIMIT ?) AS newest WHERE version = ? AND time = ?",
     "add_promotion": _inserted("promotions", _PROMOTION) + _values(_PROMOTION),
     "promotions": _selected("promotions", _PROMOTION) + " WHERE model = ? ORDER BY number DESC",
     "rules": "SELECT rules FROM model_names WHERE name = ?",
     "set_rules": "UPDATE model_names SET rules = ? WHERE name = ? AND rules = ?",
+    "hide_model": "UPDATE model_names SET changed = 0 WHERE name = ? AND NOT EXISTS (SELECT 1 FROM model_versions "
+    "WHERE name = ?)",
     "delete_model": "DELETE FROM model_versions WHERE name = ? AND version = ?",
     "note_gone_model": "UPDATE model_names SET gone = ? WHERE name = ? AND gone < ?",
 }

@@ -45,6 +45,8 @@ T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
+_FEW: Final = 1000
+"""Versions with a tag below which all of them are read for a page."""
 _LOOKED_AT: Final = 100
 """Newest versions among which a call that lost its connection looks for what it made."""
 _LONGEST_NUMBER: Final = 320
@@ -168,7 +170,9 @@ def statements_of(documents: Iterable[Sequence[Any]]) -> Statements:
     found: dict[str, list[Sequence[Any]]] = {name: [] for name in BATCH}
     locked = [(one.name, one.created, 0, int(one.reused)) for one in outputs]
     locked += [(fact.name, fact.created, 1, 0) for fact in logged if fact.kind == "artifact"]
-    found["artifact_name"] = [(name, created, known, name, same) for name, created, known, same in sorted(locked)]
+    found["artifact_name"] = [
+        (name, created, known, name, known, same) for name, created, known, same in sorted(locked)
+    ]
     for one in outputs:
         _add_output(found, one)
     models = {one.model.name: one for one in outputs if one.model is not None}
@@ -277,7 +281,7 @@ class Names:
         elif isinstance(version, int):
             row = self._database.row(self._sql["artifact_at"], (name, version))
         elif version.startswith(TAG):
-            row = self._database.row(self._sql["tagged_artifact"], (name, version.removeprefix(TAG)))
+            row = self._database.row(self._sql["tagged_artifact"], (name, version.removeprefix(TAG), name))
         else:
             row = self._database.row(self._sql["artifact_of_digest"], (name, len(version), version))
         if row is None:
@@ -295,9 +299,13 @@ class Names:
 
         `text` is part of a name, in any case; `before` a name: only those that changed before it did.
         """
-        statement = "tagged_artifacts" if tag else "artifacts"
         since = self._changed("artifact", before)
-        values = (*since, *((tag,) if tag else ()), containing(text), limit, offset, *((tag,) if tag else ()))
+        statement, values = "artifacts", [*since, containing(text), limit, offset]
+        if tag:
+            # The few names are sorted; else names are looked at in order until a page is full.
+            few = self._database.row(self._sql["count_tagged"], (tag, _FEW)) != (_FEW,)
+            statement = "rarely_tagged" if few else "often_tagged"
+            values = [*since, tag, containing(text), limit, offset, tag]
         return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
 
     def versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ArtifactRow]:
@@ -315,6 +323,10 @@ class Names:
     def named_by(self, run_id: str, key: str, *, limit: int = HIGHEST) -> list[ArtifactRow]:
         """The versions that a step of a run made."""
         return [_artifact_row(row) for row in self._database.rows(self._sql["named_by"], (run_id, key, limit))]
+
+    def lists(self) -> list[ArtifactRow]:
+        """The versions that are lists of other values."""
+        return [_artifact_row(row) for row in self._database.rows(self._sql["named_lists"])]
 
     def all_artifacts(self) -> list[ArtifactRow]:
         """Every version of every name."""
@@ -437,7 +449,7 @@ class Names:
         elif isinstance(version, int):
             row = self._database.row(self._sql["model_at"], (name, version))
         elif version.startswith(TAG):
-            row = self._database.row(self._sql["tagged_model"], (name, version.removeprefix(TAG)))
+            row = self._database.row(self._sql["tagged_model"], (name, version.removeprefix(TAG), name))
         else:
             row = self._database.row(self._sql["model_called"], (name, version, version, version))
         if row is None:
@@ -514,8 +526,12 @@ class Names:
         if stage == LATEST or stage.startswith(TAG) or stage.isdecimal():
             raise UsageError(f"'{stage}' is no stage: it names a version", fix=f"use one of {', '.join(STAGES)}")
 
+        now = time.time()
+
         def move(cursor: Any) -> bool:
             self._require(cursor, "model", name, version)
+            if self._first(cursor, "has_promotion", (name, _LOOKED_AT, version, now)) is not None:
+                return True  # before a connection was lost, and another one has displaced it since
             before = self._first(cursor, "stage_of", (name, version))
             cursor.execute(self._sql["holder"], (name, stage))
             found = cursor.fetchone()
@@ -529,7 +545,7 @@ class Names:
             cursor.execute(self._sql["set_stage"], (stage, name, version))
             number = self._first(cursor, "next_promotion", (name,))
             why = rows.clean_text(reason)
-            row = (name, number, version, before, stage, holder, time.time(), author(), why, run_id)
+            row = (name, number, version, before, stage, holder, now, author(), why, run_id)
             cursor.execute(self._sql["add_promotion"], row)
             return True
 
@@ -623,6 +639,7 @@ class Names:
         cursor.execute(self._sql[f"delete_{kind}"], (name, version))
         if cursor.rowcount == 1:
             cursor.execute(self._sql[f"note_gone_{kind}"], (version, name, version))
+            cursor.execute(self._sql[f"hide_{kind}"], (name, name))
 
     def _missing(self, kind: Kind, name: str, version: Version) -> NotFound:
         number = self._database.row(self._sql[f"latest_{kind}"], (name,))

@@ -139,6 +139,7 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         """CREATE TABLE model_runs (
             model text NOT NULL, model_version integer NOT NULL, run_id text NOT NULL,
             PRIMARY KEY (model, model_version, run_id)){clustered}""",
+        "CREATE INDEX model_runs_by_run ON model_runs (run_id)",
         """CREATE TABLE promotions (
             model text NOT NULL, number integer NOT NULL, version integer NOT NULL, before text NOT NULL,
             stage text NOT NULL, displaced integer, time double precision NOT NULL, author text NOT NULL,
