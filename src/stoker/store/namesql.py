@@ -101,8 +101,8 @@ _JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
 _TAGGED: Final = (
     f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) AND {{having}} "
     "AND name {{like}} ? ESCAPE '!' ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
-    "WHERE one.version = (SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name AND mark = ?) "
-    "ORDER BY page.changed DESC, page.name DESC"
+    "WHERE one.version = (SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name "
+    "AND mark = ?) ORDER BY page.changed DESC, page.name DESC"
 )
 DIRECT: Final[Mapping[str, str]] = {
     "name_artifact": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
