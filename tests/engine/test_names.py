@@ -75,8 +75,7 @@ def use(one: object, many: list, deep: dict) -> int:
 
 @pipeline(model=Model("churn", tags=["weekly"], metadata={"team": "growth"}, description="who leaves"))
 def first(token: str = Secret.env("HF_TOKEN")):
-    clean(4)
-    again(4)
+    again.with_options(after=clean(4))(4)
     flaky(token)
     children()
     square.map([3, 4])
@@ -137,6 +136,30 @@ def losing():
 def wrong(what: str = ""):
     use(artifact(*what.split("@")), [], {})
 
+class Box:
+    def __init__(self, inside):
+        self.inside = inside
+
+@pipeline
+def boxed():
+    use(Box(artifact("clean")), [], {})
+
+@step(cache=False)
+def forging() -> Annotated[int, Artifact("forged")]:
+    wire = {"d": "0" * 64, "s": "json", "t": "int", "n": 1}
+    for odd in (
+        5, None, [], {}, {"kind": "saved", "name": "x"}, {"kind": "saved", "name": "x", "wire": {"d": 5}},
+        {"kind": "artifact", "name": "", "facts": {}}, {"kind": "model", "name": "x", "facts": [1]},
+        {"kind": "saved", "name": "x", "output": "o", "wire": wire, "tags": ["a@b"]},
+        {"kind": "saved", "name": "x", "output": "o", "wire": wire, "facts": {"": 1}},
+    ):
+        log_metadata({"_registry": odd})
+    return 1
+
+@pipeline
+def forgery():
+    forging()
+
 @pipeline(model=Model("churn", "production"))
 def unpromoted():
     clean(1)
@@ -184,7 +207,7 @@ def place(request: Any, module_lab_of: Any) -> Iterator[Place]:
         made = Place(module_lab_of("postgresql"), request.getfixturevalue("server_uri"))
     made.run("first second")
     yield made
-    made.client.close()
+    made.client.store.close()
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +323,16 @@ def test_a_stage_that_nobody_holds_is_refused(place: Place) -> None:
     assert not place.client.runs(pipeline="unpromoted")
 
 
+def test_a_reference_inside_of_a_value_is_refused(place: Place) -> None:
+    assert "artifact:clean@latest is inside of a value" in place.run("boxed", code=2)
+    assert not place.client.runs(pipeline="boxed")
+
+
+def test_what_looks_like_a_registration_is_metadata(place: Place) -> None:
+    place.run("forgery")
+    assert place.values("forged") == [1] and not place.client.store.registry.has_artifact("x")
+
+
 def test_a_lost_artifact_that_is_computed_again(place: Place) -> None:
     place.run("losing")
     assert len(place.values("large")) == 1 and len(place.values("large")[0]) == 300_000
@@ -349,6 +382,42 @@ def test_a_run_that_is_deleted_leaves_its_names(place: Place) -> None:
     assert again.producer is None and len(again.load()) == 300_000 and again.inputs == {}
     assert again.users == [] and run.id
     json.dumps(again.as_dict())
+
+
+FLOW = """
+from stoker import log_metadata, save_artifact
+from stoker.flow import FlowSpec, step
+
+class Naming(FlowSpec):
+    @step
+    def start(self):
+        self.numbers = [1, 2]
+        self.next(self.each, foreach="numbers")
+
+    @step
+    def each(self):
+        save_artifact(self.input, "of flow", metadata={"number": self.input})
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        log_metadata({"last": True}, artifact="of flow")
+
+if __name__ == "__main__":
+    Naming()
+"""
+
+
+def test_the_class_form(place: Place) -> None:
+    place.lab.write("naming.py", FLOW).run("naming.py", "run")
+    assert sorted(place.values("of flow")) == [1, 2]
+    last, first = place.client.artifact("of flow", "latest").versions
+    assert last.metadata == {"number": last.load(), "last": True} and first.metadata == {"number": first.load()}
+    assert first.producer.name == "each"
 
 
 NOWHERE = """

@@ -90,6 +90,7 @@ class _Actor:
         self._who = who
         self._count = 0
         self._notes = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(self._notes, b"\n")  # behind what the one before was killed in the middle of
 
     def act(self) -> None:
         """Do one thing, and write down that it is done; what another process was faster with is none."""
@@ -193,9 +194,12 @@ def act(folder: Path, uri: str, number: int, life: int, each: int) -> int:
 
 
 def notes_in(path: Path) -> list[dict[str, Any]]:
-    """What a process wrote down; it may have been killed while it wrote."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    """What a process wrote down, without what it was killed in the middle of."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 class _Children:
@@ -453,10 +457,11 @@ def _wrong_models(store: Store, notes: Sequence[Mapping[str, Any]]) -> Iterator[
                 yield f"{name}@{version} is in {stage!r}, and its history says {stages.get(version)!r}"
         kept = collections.Counter(row.reason for row in history)
         yield from (f"{name}: {reason} was recorded {count} times" for reason, count in kept.items() if count > 1)
-        moved = [[row.version, row.stage] for row in history]  # another one may have done the same just before
+        # Another one may have done the same just before, or displaced it.
+        moved = [[row.version, row.stage] for row in history] + [[row.displaced, "archived"] for row in history]
         for model, why, place in told:
             if model == name and why not in kept and place not in moved:
-                yield f"{name}: the promotion {why!r} was done and is not recorded"
+                yield f"{name}: the promotion {why!r} to {place} was done and is not recorded"
 
 
 def main() -> int:

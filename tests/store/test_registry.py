@@ -452,7 +452,7 @@ def entries_of(kind: str, number: int, order: list[str]) -> RowBatch:
         if kind == "cache":
             batch.remember(CacheRow(key=name, run_id="r", step_key="s", created=1.0, expires=None, outputs={}))
         elif kind == "recipes":
-            batch.recipe(RecipeRow(digest=name, created=1.0, document="{}"))
+            batch.recipe(RecipeRow(digest=name, created=1.0, document={}))
         elif kind == "rungs":
             batch.learn(RungRow(key=name, run_id="r", created=1.0, changes={}))
         elif kind == "outputs":
@@ -592,7 +592,7 @@ def test_named_bytes_outlive_runs_and_sweeps(store: Store) -> None:
     assert client.artifact("parts", 1).load()[2][0] == 2 and client.artifact("made", 1).load().size == 9001
     os.truncate(store.blobs.path(saved.digest), 10)
     (damage,) = check.check_store(store).damages
-    assert (damage.digest, damage.users) == (saved.digest, ("array@1",))
+    assert (damage.digest, damage.users) == (saved.digest, ("artifact array@1",))
     saved.delete()
     check.sweep(store, now=time.time() + 10_000)
     assert saved.digest not in set(store.blobs.digests())

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Final, Iterable, Literal, Mapping
+from typing import Any, ClassVar, Final, Iterable, Literal, Mapping, NoReturn
 
 import attrs
 
@@ -135,6 +135,12 @@ class ArtifactRef:
     def __str__(self) -> str:
         return f"{ARTIFACT}{self.name}@{self.version}"
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            f"{self} is inside of a value, where no version takes its place",
+            fix="give it to a step or a pipeline itself, or in a list, a tuple or the values of a dict",
+        )
+
 
 def artifact(name: str, version: Version = LATEST) -> ArtifactRef:
     """A version of a named artifact as an argument: "latest", a number, "tag:NAME" (the newest with the tag) or a
@@ -188,8 +194,12 @@ class LoggedName:
     """What tells the values apart that an attempt saves."""
     wire: Mapping[str, Any] = attrs.field(factory=dict)
     """The `StoredArtifact.wire` document of a saved value."""
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = attrs.field(default=(), converter=_tags)
     facts: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        for name in self.facts:
+            checked_name(name, "metadata")
 
 
 def registers(row: Any) -> bool:

@@ -44,7 +44,7 @@ class Damage:
     state: Literal["damaged", "lost"]
     """`damaged`: its bytes have another digest. `lost`: there are none."""
     users: tuple[str, ...] = ()
-    """The outputs that need it, as "run/step.output", the named artifacts, as "name@version", and the plans, as
+    """The outputs that need it, as "run/step.output", the named artifacts, as "artifact name@version", and the plans, as
     "run (plan)"; "cache" for an entry of the cache."""
     repaired: bool = False
     """Whether its bytes were fetched again from the object store, or a damaged copy of it is removed."""
@@ -194,8 +194,6 @@ def _artifacts(store: Store) -> Iterator[tuple[str, StoredArtifact]]:
     for entry in store.records.all_cached():
         for wire in entry.outputs.values():
             yield "cache", from_wire(wire)
-    for named in store.registry.all_artifacts():
-        yield f"{named.name}@{named.version}", named.artifact
 
 
 def blobs_of_plan(text: str) -> set[str]:
