@@ -166,7 +166,9 @@ def _parse_file(text: str) -> ProgramFile:
         parts.insert(0, root.name)
         root = root.parent
     if len(parts) == 1 or path.name == _INIT:
-        return ProgramFile(path=str(path), root=str(root))
+        # A file in a folder of the project imports what lies beside that folder, as `python -m` lets it.
+        below = Path.cwd() in root.parents and root.name.isidentifier()
+        return ProgramFile(path=str(path), root=str(root), package_root=os.getcwd() if below else "")
     if _imports_relatively(path):
         return ProgramFile(path=str(path), root=str(root), module=".".join(parts))
     # `python FILE` looks at no __init__.py beside FILE: modules are found from FILE's own folder.

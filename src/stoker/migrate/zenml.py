@@ -175,6 +175,10 @@ MISSING_OPTIONS: Final[Mapping[str, str]] = {
     "run_name": "remove it, and run with --name NAME",
     "unlisted": "remove it: every run is kept",
     "parameters": "give the step its arguments where it is called",
+    **dict.fromkeys(
+        ("requirements", "required_integrations", "dockerignore_file", "docker_configuration"),
+        'what an image needs is said by settings={"docker": DockerSettings(…)}',
+    ),
 }
 """keyword → what to do about it"""
 
@@ -202,7 +206,7 @@ CONTEXT_PATHS: Final[Mapping[str, str]] = {
 _PARTS: Final = "stoker.integrations.zenml.parts"
 HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_PARTS}.steps": ("pipeline", "step", "BasePipeline", "BaseParameters", "BaseStep", "Output"),
-    f"{_PARTS}.settings": ("DockerSettings", "ResourceSettings", "StepRetryConfig"),
+    f"{_PARTS}.settings": ("DockerSettings", "KubernetesPodSettings", "ResourceSettings", "StepRetryConfig"),
     f"{_PARTS}.versions": ("ExternalArtifact", "Model"),
     f"{_PARTS}.artifacts": (
         *("ArtifactConfig", "add_tags", "load_artifact", "log_artifact_metadata", "log_metadata", "log_model_metadata"),
@@ -214,7 +218,7 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_PARTS}.materializers": ("BaseMaterializer", "PydanticMaterializer"),
     f"{_PARTS}.plain": (
         *("Schedule", "Tag", "__version__", "get_environment", "get_logger", "get_run_url", "link_artifact_to_model"),
-        *("register_artifact", "show", "unmapped", "GlobalConfiguration"),
+        *("register_artifact", "show", "unmapped", "GlobalConfiguration", "integration_registry", "materializer_registry"),
     ),
     f"{_PARTS}.words": (
         *("ArtifactType", "CSVString", "DType", "ExecutionMode", "ExecutionStatus", "HTMLString", "JSONString"),
@@ -227,10 +231,9 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
 SAME_HOMES: Final[Mapping[str, tuple[str, str]]] = {
     name: target for name, target in TARGETS.items() if target[0] not in ("stoker", "logging", "stoker.config")
 } | {
-    "cleanup_gpu_memory": ("stoker.integrations.zenml.parts.plain", "cleanup_gpu_memory"),
-    "KubernetesOrchestratorSettings": ("stoker.config", "KubernetesSettings"),
-    "KubernetesStepOperatorSettings": ("stoker.config", "KubernetesSettings"),
-    "KubernetesPodSettings": ("stoker.config", "KubernetesPodSettings"),
+    **{name: (f"{_PARTS}.plain", name) for name in ("cleanup_gpu_memory", "run_with_accelerate")},
+    "KubernetesOrchestratorSettings": (f"{_PARTS}.settings", "KubernetesSettings"),
+    "KubernetesStepOperatorSettings": (f"{_PARTS}.settings", "KubernetesSettings"),
 }
 """Name → (module, name) of Stoker that is served for it."""
 
@@ -259,6 +262,10 @@ COMPONENTS: Final[Mapping[str, str]] = {
     "container_registry": "the stack's registry is that of stoker.toml; docs/guide/containers.md",
 }
 """Kind of a component of ZenML's stack → what to do here."""
+
+
+TWO_OUTPUTS: Final = ("evidently_report_step", "evidently_test_step", "evidently_profile_step")
+"""Steps of ZenML's own that are not here, with two outputs: the others have one."""
 
 
 def homes() -> Mapping[str, tuple[str, str]]:

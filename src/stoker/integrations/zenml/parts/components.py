@@ -16,15 +16,18 @@ from stoker.migrate import zenml
 class Component:
     """A component of the stack; one that is not there is false, and its name is None."""
 
-    def __init__(self, kind: str, name: str | None = None, flavor: str = "", **attributes: Any) -> None:
+    def __init__(
+        self, kind: str, name: str | None = None, flavor: str = "", *, there: bool = False, **attributes: Any
+    ) -> None:
         self._kind = kind
+        self._there = there or name is not None
         self.name = name
         self.flavor = flavor
         self.id = name
         self.__dict__.update(attributes)
 
     def __bool__(self) -> bool:
-        return self.name is not None
+        return self._there
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -96,10 +99,7 @@ class ActiveStack:
     @property
     def step_operator(self) -> Component:
         """The stack's first step operator; where it has none, steps run where the orchestrator runs them."""
-        name = next(iter(self._stack.step_operators), None)
-        made = Component("step_operator", name or "orchestrator")
-        made.name = name  # type: ignore[assignment]
-        return made
+        return Component("step_operator", next(iter(self._stack.step_operators), None), there=True)
 
     @property
     def experiment_tracker(self) -> ExperimentTracker:

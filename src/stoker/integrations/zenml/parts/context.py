@@ -12,6 +12,7 @@ from stoker.core.errors import UsageError
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts import steps
 from stoker.integrations.zenml.parts.client import PipelineRun
+from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.settings import PIPELINE
 from stoker.integrations.zenml.parts.versions import Model, store_client
 from stoker.worker.context import context
@@ -90,6 +91,9 @@ def get_step_context() -> StepContext:
 
 class _Extra(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
+        if steps.is_planning():
+            note(f"the pipeline needs its extra '{key}': a run gives it by .with_options(extra=…), or by --config FILE")
+            return None
         raise UsageError(
             f"the pipeline has no extra '{key}'",
             where=caller(),

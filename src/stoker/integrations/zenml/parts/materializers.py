@@ -46,7 +46,12 @@ class BaseMaterializer:
         kinds = cls.ASSOCIATED_TYPES if isinstance(cls.ASSOCIATED_TYPES, (list, tuple)) else (cls.ASSOCIATED_TYPES,)
         for kind in kinds:
             if isinstance(kind, type):
-                registry.register(kind, _Content(cls, kind))
+                cls.serve(kind)
+
+    @classmethod
+    def serve(cls, kind: type) -> None:
+        """Let it save and load values of a type in this process."""
+        registry.register(kind, _Content(cls, kind))
 
     def load(self, data_type: type[Any]) -> Any:
         """The value in the folder."""

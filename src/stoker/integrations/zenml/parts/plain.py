@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from stoker.integrations.zenml.parts.notes import note
-from stoker.integrations.zenml.parts.steps import Unmapped
+from stoker.integrations.zenml.parts.steps import Step, Unmapped
 from stoker.integrations.zenml.parts.versions import ArtifactVersion, Model, find_artifact
+from stoker.pipelines.tracing import ACTIVE
 from stoker.worker.memory import cleanup_memory
 
 __version__: Final = "0.94.0"
@@ -31,6 +32,16 @@ def get_logger(name: str) -> logging.Logger:
 def cleanup_gpu_memory(force: bool = False) -> None:
     """Free the accelerator's memory that nothing uses."""
     cleanup_memory()
+
+
+def run_with_accelerate(step: Any = None, /, **arguments: Any) -> Any:
+    """Run a step's ranks under Accelerate; as a function in a pipeline's body, too."""
+    from stoker.integrations import huggingface
+    from stoker.launchers.accelerate import Accelerate
+
+    if ACTIVE.get() is None or not isinstance(step, Step):
+        return huggingface.run_with_accelerate(step, **arguments) if step else huggingface.run_with_accelerate(**arguments)
+    return step.with_options(launch=Accelerate(**arguments))
 
 
 class Schedule(SimpleNamespace):
@@ -89,3 +100,25 @@ def link_artifact_to_model(artifact_version: Any, model: Any = None, **others: A
 def show(*args: Any, **kwargs: Any) -> None:
     """Say how to look at runs."""
     note("`stoker runs`, `stoker show latest` and `stoker ui` show what there is")
+
+
+class _Integrations:
+    """ZenML's integrations, whose packages a step imports itself."""
+
+    def select_integration_requirements(self, name: str, *args: Any, **kwargs: Any) -> list[str]:
+        """The package that has the integration's name."""
+        return [name]
+
+
+class _Materializers:
+    """The registry of materializers: Stoker's serializers."""
+
+    def register_materializer_type(self, key: type, type_: Any) -> None:
+        """Let a materializer save and load values of a type."""
+        type_.serve(key)
+
+    register_and_overwrite_type = register_materializer_type
+
+
+integration_registry: Final = _Integrations()
+materializer_registry: Final = _Materializers()

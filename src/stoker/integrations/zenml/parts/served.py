@@ -13,8 +13,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NoReturn
 
-from stoker.core.errors import UsageError
+from stoker.core.errors import StokerError, UsageError
 from stoker.migrate import zenml
+from stoker.worker.context import context
 
 _PARTS: Final = "stoker.integrations.zenml.parts"
 _FIELDS: Final = ("Settings", "Config", "Configuration", "Parameters", "Requirements")
@@ -40,8 +41,9 @@ def value_of(module: str, name: str) -> Any:
     if home is not None:
         return getattr(importlib.import_module(home[0]), home[1])
     if name.islower() and not zenml.is_function(name):
-        # `from zenml.utils import io_utils` looks for a module next.
-        raise AttributeError(f"module '{_dotted(module)}' has no attribute '{name}'")
+        if sys._getframe(2).f_code.co_name == "_handle_fromlist":
+            raise AttributeError(name)  # `from zenml.utils import io_utils` looks for a module next
+        raise NotHere(sentence(f"{_dotted(module)}.{name}"))
     if f"{module}.".startswith("integrations.constants."):
         return name.lower()
     where = f"{_dotted(module)}.{name}"
@@ -53,6 +55,9 @@ def value_of(module: str, name: str) -> Any:
         return importlib.import_module(f"{_PARTS}.words").Words(name, (), {})
     if name.endswith("ExperimentTracker"):
         return importlib.import_module(f"{_PARTS}.components").Trackers(name, (), {})
+    if name.endswith("Materializer"):
+        base = importlib.import_module(f"{_PARTS}.materializers").BaseMaterializer
+        return type(name, (base,), {"__module__": _dotted(module), "SKIP_REGISTRATION": True})
     if name.endswith(_FIELDS):
         return type(name, (Fields,), {"__module__": f"zenml.{module}"})
     return AbsentClass(name, (), {"__module__": f"zenml.{module}", "_where": where})
@@ -68,7 +73,20 @@ def sentence(where: str) -> str:
     return f"{where} is not here: {zenml.advice(name, module)}"
 
 
-class Fields(SimpleNamespace):
+class NotHere(UsageError, AttributeError):
+    """A name of ZenML's is used that is not here; also an `AttributeError`, for who asks whether there is one."""
+
+    __str__ = StokerError.__str__
+
+
+class _FieldsClass(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return cls  # `MetricConfig.metric(…)` makes one, too
+
+
+class Fields(SimpleNamespace, metaclass=_FieldsClass):
     """Fields of a component that is not here; `settings` leaves it out."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -76,17 +94,23 @@ class Fields(SimpleNamespace):
 
 
 class AbsentClass(type):
-    """A class that is not here: it can be named, asked for in `isinstance` and derived from, and never called."""
+    """A class that is not here: it can be named, asked for in `isinstance` and derived from. A module may make one, of
+    which a step or a pipeline's body that uses it says that it is not here; these cannot make one themselves."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UsageError(sentence(cls._where))
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if context:
+            raise NotHere(sentence(cls._where))
+        return _Absent(cls._where)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return isinstance(other, AbsentClass)  # how such classes are related is not known
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         if name.isupper():
             return name.lower()  # a member of an enum
-        raise UsageError(sentence(cls._where))
+        raise NotHere(sentence(cls._where))
 
 
 class _Absent:
@@ -96,12 +120,12 @@ class _Absent:
         self._where = where
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UsageError(sentence(self._where))
+        raise NotHere(sentence(self._where))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise UsageError(sentence(self._where))
+        raise NotHere(sentence(self._where))
 
 
 class _Module(ModuleType):

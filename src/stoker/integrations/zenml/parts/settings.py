@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Mapping
 
 import attrs
@@ -37,12 +38,29 @@ def DockerSettings(**fields: Any) -> config.DockerSettings:
             fields[name] = {
                 key: str(value).lower() if isinstance(value, bool) else value for key, value in fields[name].items()
             }
+    build = fields.get("build_config")
+    if build is not None:
+        given = build if isinstance(build, Mapping) else vars(build)
+        options = given.get("build_options") or given.get("options") or {}
+        options = options if isinstance(options, Mapping) else vars(options)
+        ignored = {"dockerignore": given["dockerignore"]} if given.get("dockerignore") else {}
+        fields["build_config"] = {"options": dict(options), **ignored}
     return config.DockerSettings(**fields)
 
 
 def ResourceSettings(**fields: Any) -> config.ResourceSettings:
     """What a step needs."""
     return config.ResourceSettings(**_known("ResourceSettings", config.ResourceSettings, fields))
+
+
+def KubernetesSettings(**fields: Any) -> config.KubernetesSettings:
+    """What steps on a cluster need."""
+    return config.KubernetesSettings(**_known("KubernetesSettings", config.KubernetesSettings, fields))
+
+
+def KubernetesPodSettings(**fields: Any) -> config.KubernetesPodSettings:
+    """What a step's pod is to be."""
+    return config.KubernetesPodSettings(**_known("KubernetesPodSettings", config.KubernetesPodSettings, fields))
 
 
 def StepRetryConfig(max_retries: int = 1, delay: float = 0, backoff: float = 0) -> config.Retry:
@@ -87,7 +105,7 @@ def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
             options[key] = DockerSettings(**value) if isinstance(value, Mapping) else value
         elif key == "resources":
             options[key] = ResourceSettings(**value) if isinstance(value, Mapping) else value
-        elif key in OPTIONS and component not in COMPONENTS:
+        elif key in OPTIONS and component not in COMPONENTS and not isinstance(value, SimpleNamespace):
             options[key] = value
         elif component in COMPONENTS and (
             attrs.has(type(value)) or (isinstance(value, Mapping) and _fits(flavor, value))
@@ -108,7 +126,7 @@ def _fits(flavor: str, value: Mapping[str, Any]) -> bool:
 def _known(owner: str, kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in attrs.fields(kind)}
     for name in fields.keys() - known:
-        note(f"{owner}({name}=…) is left out: {kind.INSTEAD.get(name, 'nothing here has this field')}")
+        note(f"{owner}({name}=…) is left out: {getattr(kind, 'INSTEAD', {}).get(name, 'nothing here has this field')}")
     return {
         name: getattr(value, "value", value) for name, value in fields.items() if name in known and value is not None
     }

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Callable, Final, Mapping
 
 import attrs
 
-from stoker.core.errors import GraphError, UsageError
-from stoker.core.graph import StepSpec
+from stoker.core.errors import GraphError, NotFound, UsageError
+from stoker.core.graph import Graph, GraphNode, StepSpec
 from stoker.core.registry import Artifact
+from stoker.core.request import RunOption, RunRequest
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts.versions import ExternalArtifact, Model, in_step
 from stoker.integrations.zenml.parts.client import PipelineRun
+from stoker.integrations.zenml.parts.local import Room
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.settings import (
     RunConfiguration,
@@ -23,10 +25,12 @@ from stoker.integrations.zenml.parts.settings import (
     options_of,
     read_run_configuration,
 )
+from stoker.migrate import zenml
 from stoker.pipelines import functional
-from stoker.pipelines.handles import Future, StepHandle, each, origins_of
+from stoker.pipelines.handles import Future, Handles, StepHandle, each, origins_of
+from stoker.pipelines.params import allows
 from stoker.pipelines.signature import OUTPUT
-from stoker.pipelines.tracing import ACTIVE
+from stoker.pipelines.tracing import ACTIVE, BodySession, Call
 from stoker.run import calling
 from stoker.run.commandline import COMMAND_LINE
 
@@ -83,8 +87,9 @@ class Step(functional.Step[..., Any]):
         step = self._placed(after, id)
         args, kwargs = tuple(map(in_step, args)), {name: in_step(value) for name, value in kwargs.items()}
         kwargs = {**self._configured(args, kwargs), **kwargs}
+        kwargs = {name: _validated(value, self.signature.annotation(name)) for name, value in kwargs.items()}
         if trace.session is None:
-            return functional.Step.__call__(step, *args, **kwargs)
+            return _printable(trace.call(step._lenient_call(args, kwargs), args, kwargs))
         return _loadable(functional.Step.submit(step, *args, **kwargs)).result()
 
     def submit(self, *args: Any, after: Any = (), id: str | None = None, **kwargs: Any) -> Any:
@@ -142,7 +147,7 @@ class Step(functional.Step[..., Any]):
         options: dict[str, Any] = {"id": id} if id else {}
         if isinstance(after, (str, StepHandle, Future)) or after:
             names = after if isinstance(after, (list, tuple, set)) else [after]
-            options["after"] = [one.name if isinstance(one, functional.Step) else one for one in names]
+            options["after"] = list(map(_key, names))
         pipeline = CURRENT.get()
         configured = {} if pipeline is None else pipeline.configuration.options_of(self.name)
         if configured:
@@ -150,6 +155,21 @@ class Step(functional.Step[..., Any]):
         placed: Any = functional.Step.with_options(self, **options) if options else self
         placed._others = self._others
         return placed  # type: ignore[no-any-return]
+
+    def _lenient_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The step as it is called; where only a plan is made, an argument may be missing that a configuration gives."""
+        call = self._step_call()
+        if not is_planning():
+            return call
+        given = {**dict(zip(self.signature.parameters, args)), **kwargs}
+        parameters = dict(self.signature.parameters)
+        for name, parameter in parameters.items():
+            missing = parameter.required and name not in given
+            if missing or (given.get(name, ...) is None and not allows(parameter.annotation, None)):
+                parameters[name] = attrs.evolve(parameter, annotation=Any, default=None)
+                if parameter.required:
+                    note(f"step '{self.name}' needs {name}: a run gives it in the call, or by --config FILE")
+        return attrs.evolve(call, signature=attrs.evolve(self.signature, parameters=parameters))
 
     def _configured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments that the pipeline's configuration or `.configure(parameters=…)` gives and the call does not."""
@@ -169,6 +189,7 @@ class Pipeline(functional.Pipeline[...]):
         super().__init__(function, definition, on_call)
         self._others: dict[str, Any] = {}
         self.configuration = RunConfiguration()
+        self._room: Room | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(value, (functional.Step, BoundStep)) for value in (*args, *kwargs.values())):
@@ -183,7 +204,7 @@ class Pipeline(functional.Pipeline[...]):
         """The same pipeline with other options, and with those of a run's configuration (`config_path=`)."""
         configuration = self.configuration
         if options.get("config_path") is not None:
-            configuration = read_run_configuration(options.pop("config_path"))
+            configuration = _read(options.pop("config_path"))
         if options.get("parameters"):
             configuration = attrs.evolve(
                 configuration, parameters={**configuration.parameters, **options.pop("parameters")}
@@ -215,12 +236,120 @@ class Pipeline(functional.Pipeline[...]):
         """The plain function."""
         return self.function
 
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments: those of the configuration, and stronger ones."""
+        arguments = {**self.configuration.parameters, **arguments}
+        if is_planning():
+            arguments = {**arguments, **self._steps_to_come(arguments)}
+        return super().bind(arguments)
+
+    def _steps_to_come(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What stands in a plan for the steps that the program gives to an old pipeline."""
+        steps = {}
+        for name, parameter in self.signature.parameters.items():
+            called = "Callable" in str(parameter.annotation)
+            if (called and isinstance(arguments.get(name), str)) or (
+                parameter.required and name not in arguments and (called or parameter.annotation is Any)
+            ):
+                steps[name] = absent_step(name, f"pipeline '{self.name}' needs the step {name}, which its program gives")
+        return steps
+
+    def run_options(self) -> tuple[RunOption, ...]:
+        """`--config` reads ZenML's run configurations, which may have `extra`, `model` and parameters of steps."""
+        if self._has_config:
+            return (RunOption(name="config", value="VALUE", help="the pipeline's parameter", apply=_parameter),)
+        return (RunOption(name="config", value="FILE", help="a run configuration, as config_path= takes it"),)
+
+    def apply_options(self, options: Mapping[str, Any]) -> Pipeline:
+        """The pipeline with the configuration of the command line."""
+        given = options.get("config")
+        return self.with_options(config_path=given) if given and not self._has_config else self
+
+    @property
+    def _has_config(self) -> bool:
+        return "config" in self.signature.parameters
+
+    def hint(self, cpus: float, memory: int) -> None:
+        """The steps run on this machine, where ZenML's take their resources, images and clusters for hints."""
+        self._room = Room(cpus, memory)
+
+    def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
+        """The graph; on this machine without what asks for another one."""
+        made = super().graph_of(arguments)
+        if self._room is None:
+            return made
+        nodes = tuple(self._room.fitted(node) for node in made.nodes)
+        return attrs.evolve(made, nodes=nodes, layers=self._room.layers(made.layers, self.name))
+
+    def run_body(self, arguments: Mapping[str, Any], session: BodySession) -> Any:
+        """Run the body of a dynamic pipeline."""
+        return super().run_body(arguments, session if self._room is None else _Fitting(session, self._room))
+
     def _body(self, arguments: Mapping[str, Any]) -> Any:
         token = CURRENT.set(self)
         try:
             return super()._body(arguments)
         finally:
             CURRENT.reset(token)
+
+
+def _parameter(request: RunRequest, text: Any) -> RunRequest:
+    return attrs.evolve(request, parameters={**request.parameters, "config": text})
+
+
+class _Fitting:
+    """A session whose steps run on this machine."""
+
+    def __init__(self, session: BodySession, room: Room) -> None:
+        self._session = session
+        self._room = room
+
+    def submit(self, node: GraphNode) -> None:
+        self._session.submit(self._room.fitted(node))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+class OutputHandle(StepHandle):
+    """An output that may stand in a message, where it says what it is."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:  # type: ignore[override]
+        return repr(self)
+
+
+def _printable(made: Any) -> Any:
+    if isinstance(made, Handles):
+        return Handles(OutputHandle(handle._origin) for handle in made)
+    return OutputHandle(made._origin)
+
+
+def is_planning() -> bool:
+    """Whether only a plan is made."""
+    line = COMMAND_LINE.get()
+    return line is not None and line.planning
+
+
+def _key(after: Any) -> Any:
+    """What a step waits for: of the steps of nested pipelines, too, the name is enough."""
+    if isinstance(after, functional.Step):
+        after = after.name
+    trace = ACTIVE.get()
+    if not isinstance(after, str) or trace is None:
+        return after
+    keys = [node.key for node in trace.nodes]
+    return next((key for key in reversed(keys) if after in (key, key.rpartition(".")[2])), after)
+
+
+def _validated(value: Any, annotation: Any) -> Any:
+    """A mapping as the model of pydantic that the step takes."""
+    for kind in (*typing.get_args(annotation), annotation) if type(value) is dict else ():
+        validate = getattr(kind, "model_validate", None) or getattr(kind, "parse_obj", None)
+        if validate is not None:
+            return validate(value)
+    return value
 
 
 def step(function: Any = None, /, **options: Any) -> Any:
@@ -250,6 +379,17 @@ def pipeline(function: Any = None, /, **options: Any) -> Any:
     return made
 
 
+def _read(path: Any) -> RunConfiguration:
+    """A run configuration; where only a plan is made, one that is not there says nothing."""
+    try:
+        return read_run_configuration(path)
+    except NotFound as error:
+        if not is_planning():
+            raise
+        note(f"{error.message}: the plan is that without one")
+        return RunConfiguration()
+
+
 def _pipeline_options(name: str, own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a pipeline with its model, and with what its steps know of it."""
     options = dict(own)
@@ -269,19 +409,23 @@ def absent_step(name: str, sentence: str) -> Any:
 
     class AbsentStep(Step):
         def __call__(self, *args: Any, after: Any = (), id: str | None = None, **kwargs: Any) -> Any:
-            line = COMMAND_LINE.get()
-            if ACTIVE.get() is None or line is None or not line.planning:
+            if ACTIVE.get() is None or not is_planning():
                 raise UsageError(sentence, where=caller())
             note(f"{sentence} (a run that calls it does not begin)")
             return super().__call__(after=after, id=id)
 
-    made = functional.step_of(not_here, {"name": name}, AbsentStep)
+    made = functional.step_of(not_here_two if name in zenml.TWO_OUTPUTS else not_here, {"name": name}, AbsentStep)
     made._others = {}  # type: ignore[attr-defined]
     return made
 
 
 def not_here() -> Any:
     """What an absent step would run, which no run does."""
+    raise UsageError("this step is not here")
+
+
+def not_here_two() -> tuple[Any, Any]:
+    """The same with two outputs."""
     raise UsageError("this step is not here")
 
 
