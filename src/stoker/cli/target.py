@@ -219,7 +219,7 @@ def _on_path(folder: str) -> None:
 
 
 def _install_stand_ins(target: ProgramFile) -> None:
-    """Let `metaflow` be `stoker.flow` for a file with a flow of Metaflow's, `zenml` what stands for it for a file with a
+    """Let `metaflow` be `stoker.flow` for a file with a flow of Metaflow's, `zenml` what stands for it for one with a
     pipeline of ZenML's, and both where there is no such package to import.
 
     A pipeline that reads Metaflow's results by the installed package goes on to do so.

@@ -7,9 +7,11 @@ hooks it needs.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Mapping
@@ -54,6 +56,28 @@ class StandIn:
         if os.environ.get(self._told) is None:
             os.environ[self._told] = "1"
             sys.stderr.write(f"stoker: `import {self.name}` means {self.target} here{self._instead_of()}\n")
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Let the system's modules mean `target` for what runs in the block, and no longer: for code of somebody else's
+        package that imports it, where the program itself does not."""
+        if self.is_installed():
+            yield
+            return
+        installed = self._take_modules()
+        hook = _Hook(self, inherited=False)
+        sys.meta_path.insert(0, hook)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(hook)
+            self._take_modules()
+            sys.modules.update(installed)
+
+    def _take_modules(self) -> dict[str, ModuleType]:
+        """Forget all modules of the system that are imported; they by name."""
+        names = [name for name in sys.modules if name.partition(".")[0] == self.name]
+        return {name: sys.modules.pop(name) for name in names}
 
     def offer(self) -> None:
         """Install the hook as soon as the system is imported where no package of that name is installed."""

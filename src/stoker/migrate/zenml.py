@@ -218,7 +218,14 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_PARTS}.materializers": ("BaseMaterializer", "PydanticMaterializer"),
     f"{_PARTS}.plain": (
         *("Schedule", "Tag", "__version__", "get_environment", "get_logger", "get_run_url", "link_artifact_to_model"),
-        *("register_artifact", "show", "unmapped", "GlobalConfiguration", "integration_registry", "materializer_registry"),
+        *(
+            "register_artifact",
+            "show",
+            "unmapped",
+            "GlobalConfiguration",
+            "integration_registry",
+            "materializer_registry",
+        ),
     ),
     f"{_PARTS}.words": (
         *("ArtifactType", "CSVString", "DType", "ExecutionMode", "ExecutionStatus", "HTMLString", "JSONString"),
@@ -245,7 +252,7 @@ MODULE_HOMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("utils", "yaml_utils"): (f"{_PARTS}.fileio", ""),
     ("utils", "string_utils"): (f"{_PARTS}.fileio", ""),
 }
-"""(module of ZenML, name) → (module, name; "" for the module itself), where the name alone does not say what is meant"""
+"""(module of ZenML, name) → (module, name; "" is the module itself), where the name alone does not say what is meant"""
 
 FILES: Final = ("io.fileio", "io.utils", "utils.io_utils", "utils.yaml_utils", "utils.string_utils")
 """Modules of ZenML whose functions are those of one module here."""
@@ -264,13 +271,24 @@ COMPONENTS: Final[Mapping[str, str]] = {
 """Kind of a component of ZenML's stack → what to do here."""
 
 
+CARRIED: Final = (
+    "ExperimentTracker",
+    "Materializer",
+    "Settings",
+    "Parameters",
+    "Config",
+    "Configuration",
+    "Requirements",
+)
+"""Endings of names that are carried without a row of `HOMES`: they hold fields, or do what Stoker does by itself."""
+
 TWO_OUTPUTS: Final = ("evidently_report_step", "evidently_test_step", "evidently_profile_step")
 """Steps of ZenML's own that are not here, with two outputs: the others have one."""
 
 
 def homes() -> Mapping[str, tuple[str, str]]:
     """Name of ZenML → (module, name) that `stoker.integrations.zenml` serves for it."""
-    return {name: (module, name) for module, names in HOMES.items() for name in names} | SAME_HOMES
+    return {**{name: (module, name) for module, names in HOMES.items() for name in names}, **SAME_HOMES}
 
 
 def home_of(module: str, name: str) -> tuple[str, str] | None:

@@ -188,9 +188,7 @@ class Planner:
         located = self._sources.get(id(function))
         if located is None:
             source = sources.locate(function, where)
-            source = attrs.evolve(
-                source, metaflow=METAFLOW.is_installed(), zenml=ZENML.is_installed()
-            )
+            source = attrs.evolve(source, metaflow=METAFLOW.is_installed(), zenml=ZENML.is_installed())
             if source.kind == "pickled":
                 source = attrs.evolve(source, digest=self.blobs.put(sources.pickled(function)))
             reading = read_function_code(function)

@@ -41,7 +41,7 @@ def load_artifact(name_or_id: Any, version: Any = None) -> Any:
     return find_artifact(name_or_id, version).load()
 
 
-def log_metadata(  # noqa: PLR0913  # ZenML's own parameters
+def log_metadata(
     metadata: Mapping[str, Any],
     *,
     run_id_name_or_prefix: Any = None,
@@ -64,10 +64,10 @@ def log_metadata(  # noqa: PLR0913  # ZenML's own parameters
         Model(name=model_name, version=model_version).log_metadata(facts)
     elif artifact_name is not None:
         of_version = {} if artifact_version is None else {"version": version_of(artifact_version)}
-        stoker.log_metadata(facts, artifact=artifact_name, **of_version)  # type: ignore[call-arg]
+        stoker.log_metadata(facts, artifact=artifact_name, **of_version)
     elif run_id_name_or_prefix is not None:
         run = store_client().run(str(run_id_name_or_prefix)).id
-        stoker.log_metadata(facts, run=run, **({} if step_name is None else {"step": step_name}))  # type: ignore[call-arg]
+        stoker.log_metadata(facts, run=run, **({} if step_name is None else {"step": step_name}))
     else:
         stoker.log_metadata(facts)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, Iterator, Mapping, Sequence, TypeVar
 
-from stoker.core.errors import NotFound, UsageError
+from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts.components import ActiveStack
 from stoker.integrations.zenml.parts.notes import note
@@ -193,39 +192,35 @@ class PipelineView:
 
 
 class SecretValues(Mapping[str, str]):
-    """The values of a secret: from Stoker's secrets, or from the environment."""
+    """The values of a secret: those that `stoker secret` keeps, or the environment's variables `NAME_FIELD`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
+    @cached_property
+    def _kept(self) -> Mapping[str, str]:
+        try:
+            values: Mapping[str, str] = store_client().secret(self._name.replace(" ", "-")).secret_values
+        except StokerError:
+            return {}
+        return values
+
     def __getitem__(self, key: str) -> str:
-        value = _secret(self._name).get(key, os.environ.get(_variable(f"{self._name}_{key}")))
+        variable = "".join(letter if letter.isalnum() else "_" for letter in f"{self._name}_{key}").upper()
+        value = self._kept.get(key, os.environ.get(variable))
         if value is not None:
             return value
-        where = _variable(f"{self._name}_{key}")
+        fix = f"`stoker secret set {self._name} --field {key}`, or the variable {variable}"
         if context:
-            raise NoSuchVersion(f"secret '{self._name}' has no value '{key}'", fix=f"set the variable {where}")
-        note(f"secret '{self._name}' has no value '{key}': a step that needs it reads the variable {where}")
+            raise NoSuchVersion(f"secret '{self._name}' has no value '{key}'", fix=fix)
+        note(f"secret '{self._name}' has no value '{key}', and is empty until it has: {fix}")
         return ""
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_secret(self._name))
+        return iter(self._kept)
 
     def __len__(self) -> int:
-        return len(_secret(self._name))
-
-
-def _variable(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in text).upper()
-
-
-def _secret(name: str) -> Mapping[str, str]:
-    """The values of a secret that one variable has as JSON: `{"token": "…"}`."""
-    try:
-        values = json.loads(os.environ.get(_variable(name), "{}"))
-    except ValueError:
-        return {}
-    return {str(key): str(value) for key, value in values.items()} if isinstance(values, dict) else {}
+        return len(self._kept)
 
 
 class Client:
@@ -382,7 +377,7 @@ class Client:
     # Secrets
 
     def get_secret(self, name_id_or_prefix: Any, *args: Any, **kwargs: Any) -> Any:
-        """A secret; its values come from the environment: `NAME_KEY`, or `NAME` as JSON."""
+        """A secret, whose values `stoker secret` keeps, or the environment's variables `NAME_FIELD`."""
         values = SecretValues(str(name_id_or_prefix))
         return SimpleNamespace(name=str(name_id_or_prefix), secret_values=values, values=values)
 

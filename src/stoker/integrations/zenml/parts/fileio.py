@@ -18,7 +18,7 @@ Convertible = str
 
 
 def _local(path: Any) -> str:
-    text = os.fspath(path)
+    text = str(os.fspath(path))
     if "://" in text:
         raise UsageError(
             f"fileio: {text} is not a path of this machine", fix="open it with fsspec, or return a Path from the step"

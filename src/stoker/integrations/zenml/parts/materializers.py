@@ -26,7 +26,7 @@ _SHOWN: Final = 100_000
 class BaseMaterializer:
     """Saves and loads values of its `ASSOCIATED_TYPES` in the folder `self.uri`."""
 
-    ASSOCIATED_TYPES: ClassVar[tuple[type, ...]] = ()
+    ASSOCIATED_TYPES: ClassVar[Any] = ()
     ASSOCIATED_ARTIFACT_TYPE: ClassVar[Any] = "BaseArtifact"
     SKIP_REGISTRATION: ClassVar[bool] = False
 
@@ -45,13 +45,13 @@ class BaseMaterializer:
         """Let it save and load the values of its types in this process."""
         kinds = cls.ASSOCIATED_TYPES if isinstance(cls.ASSOCIATED_TYPES, (list, tuple)) else (cls.ASSOCIATED_TYPES,)
         for kind in kinds:
-            if isinstance(kind, type):
-                cls.serve(kind)
+            cls.serve(kind)
 
     @classmethod
-    def serve(cls, kind: type) -> None:
+    def serve(cls, kind: Any) -> None:
         """Let it save and load values of a type in this process."""
-        registry.register(kind, _Content(cls, kind))
+        if isinstance(kind, type):
+            registry.register(kind, _Content(cls, kind))
 
     def load(self, data_type: type[Any]) -> Any:
         """The value in the folder."""

@@ -40,7 +40,9 @@ def run_with_accelerate(step: Any = None, /, **arguments: Any) -> Any:
     from stoker.launchers.accelerate import Accelerate
 
     if ACTIVE.get() is None or not isinstance(step, Step):
-        return huggingface.run_with_accelerate(step, **arguments) if step else huggingface.run_with_accelerate(**arguments)
+        return (
+            huggingface.run_with_accelerate(step, **arguments) if step else huggingface.run_with_accelerate(**arguments)
+        )
     return step.with_options(launch=Accelerate(**arguments))
 
 

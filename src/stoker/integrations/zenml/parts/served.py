@@ -1,5 +1,5 @@
 """Finds ZenML's modules and names below `stoker.integrations.zenml`: what is here by the tables of `migrate.zenml`, and
-for all else a value that can be imported, named in an annotation and derived from, and that is refused where it is used.
+for all else a value that can be imported, named in an annotation and derived from, and is refused where it is used.
 
 ZenML offers most names from several modules, and moves them between its releases: they are found by their last part.
 """

@@ -13,8 +13,8 @@ from typing import Any, Final, Mapping
 import attrs
 
 from stoker import config
-from stoker.core.errors import NotFound, SettingsError
 from stoker.backends.registry import BACKENDS
+from stoker.core.errors import NotFound, SettingsError
 from stoker.core.settings import COMPONENTS
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.versions import Model
@@ -79,7 +79,8 @@ def options_of(options: Mapping[str, Any], *, step: bool) -> tuple[dict[str, Any
         elif given in zenml.DROPPED_OPTIONS or value is None:
             continue
         elif given in zenml.MISSING_OPTIONS:
-            note(f"{given}= is left out: {zenml.MISSING_OPTIONS[given].removeprefix('remove it').lstrip(',:; ')}")
+            advice = zenml.MISSING_OPTIONS[given].removeprefix("remove it").removeprefix(", and")
+            note(f"{given}= is left out: {advice.lstrip(',:; ')}")
         elif name == "settings":
             own.update(settings_of(value))
         elif name == "retry":

@@ -15,7 +15,6 @@ from stoker.core.graph import Graph, GraphNode, StepSpec
 from stoker.core.registry import Artifact
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.usercode import caller
-from stoker.integrations.zenml.parts.versions import ExternalArtifact, Model, in_step
 from stoker.integrations.zenml.parts.client import PipelineRun
 from stoker.integrations.zenml.parts.local import Room
 from stoker.integrations.zenml.parts.notes import note
@@ -25,13 +24,14 @@ from stoker.integrations.zenml.parts.settings import (
     options_of,
     read_run_configuration,
 )
+from stoker.integrations.zenml.parts.versions import ExternalArtifact, Model, in_step
 from stoker.migrate import zenml
 from stoker.pipelines import functional
 from stoker.pipelines.handles import Future, Handles, StepHandle, each, origins_of
 from stoker.pipelines.params import allows
 from stoker.pipelines.signature import OUTPUT
 from stoker.pipelines.tracing import ACTIVE, BodySession, Call
-from stoker.run import calling
+from stoker.run import start
 from stoker.run.commandline import COMMAND_LINE
 
 CURRENT: Final[ContextVar[Pipeline | None]] = ContextVar("stoker_zenml_pipeline", default=None)
@@ -75,7 +75,9 @@ class Step(functional.Step[..., Any]):
         """The step as the graph knows it: outputs that have names have them beyond the run."""
         spec = super().spec
         outputs = tuple(
-            output if output.artifact is not None or output.name.startswith(OUTPUT) else attrs.evolve(output, artifact=Artifact(output.name))
+            output
+            if output.artifact is not None or output.name.startswith(OUTPUT)
+            else attrs.evolve(output, artifact=Artifact(output.name))
             for output in spec.outputs
         )
         return attrs.evolve(spec, outputs=outputs)
@@ -157,7 +159,7 @@ class Step(functional.Step[..., Any]):
         return placed  # type: ignore[no-any-return]
 
     def _lenient_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The step as it is called; where only a plan is made, an argument may be missing that a configuration gives."""
+        """The step as it is called; where only a plan is made, what a configuration gives may be missing."""
         call = self._step_call()
         if not is_planning():
             return call
@@ -251,7 +253,9 @@ class Pipeline(functional.Pipeline[...]):
             if (called and isinstance(arguments.get(name), str)) or (
                 parameter.required and name not in arguments and (called or parameter.annotation is Any)
             ):
-                steps[name] = absent_step(name, f"pipeline '{self.name}' needs the step {name}, which its program gives")
+                steps[name] = absent_step(
+                    name, f"pipeline '{self.name}' needs the step {name}, which its program gives"
+                )
         return steps
 
     def run_options(self) -> tuple[RunOption, ...]:
@@ -280,6 +284,11 @@ class Pipeline(functional.Pipeline[...]):
             return made
         nodes = tuple(self._room.fitted(node) for node in made.nodes)
         return attrs.evolve(made, nodes=nodes, layers=self._room.layers(made.layers, self.name))
+
+    def outline(self, arguments: Mapping[str, Any]) -> Graph:
+        """The graph without its nodes, with the model that there is by now."""
+        asked = self.model_asked
+        return attrs.evolve(super().outline(arguments), model=None if asked is None else asked.for_pipeline())
 
     def run_body(self, arguments: Mapping[str, Any], session: BodySession) -> Any:
         """Run the body of a dynamic pipeline."""
@@ -316,7 +325,7 @@ class OutputHandle(StepHandle):
 
     __slots__ = ()
 
-    def __format__(self, spec: str) -> str:  # type: ignore[override]
+    def __format__(self, spec: str) -> str:
         return repr(self)
 
 
@@ -374,7 +383,7 @@ def pipeline(function: Any = None, /, **options: Any) -> Any:
         return lambda decorated: pipeline(decorated, **options)
     own, others = options_of(options, step=False)
     own = _pipeline_options(own.get("name", function.__name__), own, others)
-    made: Any = functional.pipeline_of(function, own, calling.call, Pipeline)
+    made: Any = functional.pipeline_of(function, own, start.call, Pipeline)
     made._others = others
     return made
 
@@ -391,14 +400,12 @@ def _read(path: Any) -> RunConfiguration:
 
 
 def _pipeline_options(name: str, own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a pipeline with its model, and with what its steps know of it."""
+    """Options of a pipeline with what its steps know of it."""
     options = dict(own)
     facts = facts_of(name, others)
     if facts:
         options["environment"] = {**(options.get("environment") or {}), **facts}
-    model = others.get("model")
-    registered = None if model is None else model.for_pipeline()
-    return options if registered is None else {**options, "model": registered}
+    return options
 
 
 _CLASS: Final = "write the step as a function with @step; what its class holds becomes parameters"

@@ -18,8 +18,7 @@ from stoker.pipelines import functional
 from stoker.pipelines.tracing import ACTIVE
 
 if TYPE_CHECKING:
-    from stoker.client import Client, Output
-
+    from stoker.client import Client
 
 
 class NoSuchVersion(NotFound, KeyError):
@@ -36,7 +35,7 @@ def store_client() -> Client:
 
 
 def version_of(version: Any) -> Any:
-    """A version of an artifact as the registry takes it: a number, "latest", or the tag that ZenML's own name is here."""
+    """A version of an artifact as the registry takes it: a number, "latest", or the tag that ZenML's name is here."""
     text = "latest" if version is None else str(getattr(version, "value", version))
     if text.isdecimal():
         return int(text)
@@ -185,7 +184,7 @@ def find_artifact(name: Any, version: Any = None) -> ArtifactVersion:
     try:
         if is_id(name):
             return ArtifactVersion(client.artifact(UUID(str(name)).hex))
-        return ArtifactVersion(client.artifact(str(name), version=version_of(version)))  # type: ignore[call-arg]
+        return ArtifactVersion(client.artifact(str(name), version=version_of(version)))
     except NotFound as error:
         raise NoSuchVersion(error.message, fix=error.fix) from None
 

@@ -52,6 +52,8 @@ def __getattr__(name: str) -> Any:
 
 
 class _Word(str):
+    __slots__ = ()
+
     @property
     def value(self) -> str:
         return str(self)
@@ -79,29 +81,43 @@ class Words(type):
 class HTMLString(str):
     """A step's output that is HTML."""
 
+    __slots__ = ()
+
 
 class MarkdownString(str):
     """A step's output that is Markdown."""
+
+    __slots__ = ()
 
 
 class CSVString(str):
     """A step's output that is a table as CSV."""
 
+    __slots__ = ()
+
 
 class JSONString(str):
     """A step's output that is JSON."""
+
+    __slots__ = ()
 
 
 class Uri(str):
     """Metadata: an address."""
 
+    __slots__ = ()
+
 
 class Path(str):
     """Metadata: a path."""
 
+    __slots__ = ()
+
 
 class DType(str):
     """Metadata: the name of a data type."""
+
+    __slots__ = ()
 
 
 class StorageSize(int):
