@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Iterator, Sequence
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 4 * 2**20
 """Bytes of a file that is looked into: notebooks with pictures are this large."""
+_AT_ONCE: Final = 4
+"""Pipelines that are planned at the same time, each in a process of its own."""
 _ROOTS: Final = ("run.py", "requirements.txt", "pyproject.toml", "setup.py", "src")
 """What lies in the folder from which a project's files are run."""
 
@@ -88,7 +92,8 @@ def _migrate_folder(folder: Path, *, write: bool, diff: bool, plan: bool, as_jso
     plans = []
     if plan and (write or not any(one.changed for one in files)):
         calls: Iterator[PipelineCall] = resolve("stoker.migrate.project:pipelines_of")(dict(_texts(folder)))
-        plans = [_planned(folder, call) for call in calls]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            plans = list(pool.map(partial(_planned, folder), calls))
     left = sum(len(one.by_hand) for one in files)
     failing = [one for one in plans if one.code]
     if as_json:

@@ -282,9 +282,6 @@ CARRIED: Final = (
 )
 """Endings of names that are carried without a row of `HOMES`: they hold fields, or do what Stoker does by itself."""
 
-TWO_OUTPUTS: Final = ("evidently_report_step", "evidently_test_step", "evidently_profile_step")
-"""Steps of ZenML's own that are not here, with two outputs: the others have one."""
-
 
 def homes() -> Mapping[str, tuple[str, str]]:
     """Name of ZenML → (module, name) that `stoker.integrations.zenml` serves for it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import itertools
 import sys
 import typing
 from contextvars import ContextVar
-from typing import Annotated, Any, Callable, Final, Mapping
+from typing import Annotated, Any, Callable, Final, Iterator, Mapping
 
 import attrs
 
@@ -25,7 +26,6 @@ from stoker.integrations.zenml.parts.settings import (
     read_run_configuration,
 )
 from stoker.integrations.zenml.parts.versions import ExternalArtifact, Model, in_step
-from stoker.migrate import zenml
 from stoker.pipelines import functional
 from stoker.pipelines.handles import Future, Handles, StepHandle, each, origins_of
 from stoker.pipelines.params import allows
@@ -329,6 +329,20 @@ class OutputHandle(StepHandle):
         return repr(self)
 
 
+class _AbsentOutput(OutputHandle):
+    """What stands for the outputs of a step that is not here, of which nobody knows how many it has."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[OutputHandle]:  # type: ignore[override]
+        """As many as the names that they are unpacked into."""
+        frame = sys._getframe(1)
+        instructions = {one.offset: one for one in dis.get_instructions(frame.f_code)}
+        unpacking = instructions.get(frame.f_lasti)
+        count = unpacking.argval if unpacking is not None and unpacking.opname == "UNPACK_SEQUENCE" else 0
+        return iter([OutputHandle(self._origin)] * count)
+
+
 def _printable(made: Any) -> Any:
     if isinstance(made, Handles):
         return Handles(OutputHandle(handle._origin) for handle in made)
@@ -419,20 +433,15 @@ def absent_step(name: str, sentence: str) -> Any:
             if ACTIVE.get() is None or not is_planning():
                 raise UsageError(sentence, where=caller())
             note(f"{sentence} (a run that calls it does not begin)")
-            return super().__call__(after=after, id=id)
+            return _AbsentOutput(super().__call__(after=after, id=id)._origin)
 
-    made = functional.step_of(not_here_two if name in zenml.TWO_OUTPUTS else not_here, {"name": name}, AbsentStep)
+    made = functional.step_of(not_here, {"name": name}, AbsentStep)
     made._others = {}  # type: ignore[attr-defined]
     return made
 
 
 def not_here() -> Any:
     """What an absent step would run, which no run does."""
-    raise UsageError("this step is not here")
-
-
-def not_here_two() -> tuple[Any, Any]:
-    """The same with two outputs."""
     raise UsageError("this step is not here")
 
 

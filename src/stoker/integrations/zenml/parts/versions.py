@@ -235,10 +235,9 @@ def in_step(argument: Any) -> Any:
     if isinstance(argument, MissingVersion):
         return argument.handle()
     if isinstance(argument, ArtifactVersion):
-        if not in_static_body():
-            return argument.load()
-        of = argument.of
-        return registry.artifact(of.name, getattr(of, "version", of.digest))
+        if not in_static_body() or not hasattr(argument.of, "version"):
+            return argument.load()  # an output without a name beyond its run goes by its content
+        return registry.artifact(argument.of.name, argument.of.version)
     if type(argument) in (list, tuple):
         return type(argument)(map(in_step, argument))
     if type(argument) is dict:
