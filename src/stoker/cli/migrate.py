@@ -54,7 +54,7 @@ def command(*, file: Path, write: bool, diff: bool, plan: bool, as_json: bool) -
     if file.is_dir():
         return _migrate_folder(file, write=write, diff=diff, plan=plan, as_json=as_json)
     source = _read(file)
-    migration: Migration = resolve("stoker.migrate.rewrite:migrate_source", extra="migrate")(source, str(file))
+    migration: Migration = resolve("stoker.migrate.rewrite:migrate_file", extra="migrate")(source, str(file))
     changed = migration.before != migration.after
     if write and changed:
         replace(file, migration.after, expected=source)

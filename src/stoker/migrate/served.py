@@ -22,7 +22,7 @@ TARGET: Final = "stoker.integrations.zenml"
 _IMPORT: Final = re.compile(r"^(?P<before>\s*(?:from|import)\s+)zenml(?P<after>[.\w]*)(?P<rest>\b.*)$")
 _SHELL: Final = re.compile(r"^\s*[!%].*\bzenml\b")
 _REQUIREMENT: Final = re.compile(
-    r"""(?P<quote>["']?)\bzenml(?P<extras>\[[^\]]*\])?(?P<version>\s*[=<>!~][^"'#\n;,\]]*)?(?P=quote)"""
+    r"""(?P<quote>["']?)\bzenml(?:\[[^\]]*\])?(?:\s*[=<>!~][^"'#;\n\]]*[^"'#;\n\]\s])?(?P=quote)(?![-_./\w])"""
 )
 
 
@@ -90,17 +90,14 @@ def move_requirements(source: bytes) -> Moved:
         if line.lstrip().startswith("#"):
             continue
         match = _REQUIREMENT.search(line)
-        # `zenml-…` is another package, and `zenml = "^0.5"` a key of a table.
+        # `acme-zenml` and the address of a repository are other packages, `zenml = "^0.5"` is a key of a table.
         if (
             match is None
-            or line[match.end() : match.end() + 1] in ("-", "_", "/", ".")
-            or line[: match.start()].rstrip().endswith(("/", "-", "_", ".", "@", "name ="))
+            or re.search(r"[-/_.@\w]$|name\s*=\s*$", line[: match.start()])
+            or re.match(r"zenml\s*=[^=]", match[0])
         ):
             continue
-        quote = match["quote"]
-        replacement = f"{quote}stoker{quote}"
-        if re.match(r"\s*=", line[match.end() :]) or (match["version"] or "").strip() == "=":
-            continue
+        replacement = f"{match['quote']}stoker{match['quote']}"
         lines[number] = line[: match.start()] + replacement + line[match.end() :]
         notes.append(MigrationNote(line=number + 1, level="differs", name=match[0], message="is `stoker` now"))
     return Moved(before=source, after="".join(lines).encode("utf-8", "surrogateescape"), notes=notes)
