@@ -328,27 +328,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _main() -> None:
-    """`python -m stoker.flow FILE COMMAND …`: `python FILE COMMAND …` with the hook of `core.metaflow`."""
-    import os
-
-    from stoker.core import metaflow
-    from stoker.core.errors import StokerError, UsageError
-
-    try:
-        if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
-            raise UsageError("no file is named", fix="python -m stoker.flow FILE run …")
-        if not os.path.isfile(sys.argv[1]):
-            raise UsageError(f"there is no file {sys.argv[1]}", fix="python -m stoker.flow FILE run …")
-        metaflow.install()
-    except StokerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(error.exit_code)
-    own = len(sys.orig_argv) - len(sys.argv) + 1
-    flags = [word for word in sys.orig_argv[1:own] if word not in ("-m", __spec__.name, f"-m{__spec__.name}")]
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *flags, *sys.argv[1:]])
-
-
 if __name__ == "__main__":
-    _main()
+    from stoker.core.standins import METAFLOW
+
+    METAFLOW.run_main("run …")

@@ -28,6 +28,7 @@ from stoker.migrate import metaflow as migration_metaflow
 from stoker.migrate import zenml as migration_zenml
 from stoker.migrate.names import fate_of
 from stoker.migrate.rewrite import Migration, migrate_source
+from stoker.migrate.served import move_imports, move_requirements
 from stoker.pipelines.functional import PipelineOptions
 
 FILES = Path(__file__).parent / "migrate"
@@ -192,16 +193,94 @@ def test_what_is_left_has_lines_and_an_exit_code(project: Any) -> None:
 
 
 def test_json(project: Any) -> None:
+    shutil.copy(FILES / "metaflow_batch.py", project.folder / "flow.py")
+    document = json.loads(project.stoker("migrate", "flow.py", "--json", "--diff", code=1).stdout)
+    assert document["from"] == ["Metaflow"] and document["changed"] and not document["written"]
+    assert any(line.startswith("+from stoker.flow import") for line in document["diff"].splitlines())
+    note = next(note for note in document["notes"] if note["level"] == "by hand")
+    assert (note["line"], note["name"]) == (4, "Deployer")
+    written = json.loads(project.stoker("migrate", "flow.py", "--json", "--write", code=1).stdout)
+    assert written["written"] and "diff" not in written
+
+
+def test_what_has_no_words_of_stokers_keeps_zenmls_names(project: Any) -> None:
     text = (FILES / "zenml_skypilot.py").read_text().replace("SkypilotAWSOrchestrator", "VertexOrchestrator")
     project.write({"train.py": text})
-    document = json.loads(project.stoker("migrate", "train.py", "--json", "--diff", code=1).stdout)
-    assert document["from"] == ["ZenML"] and document["changed"] and not document["written"]
-    assert "+from stoker import step" in document["diff"].splitlines()
-    (note,) = document["notes"]
-    assert (note["line"], note["level"], note["name"]) == (2, "by hand", "VertexOrchestratorSettings")
-    assert "used in line 4" in note["told"]
-    written = json.loads(project.stoker("migrate", "train.py", "--json", "--write", code=1).stdout)
-    assert written["written"] and "diff" not in written
+    document = json.loads(project.stoker("migrate", "train.py", "--json", "--write").stdout)
+    assert document["written"] and not document["notes"]
+    after = (project.folder / "train.py").read_text()
+    assert after == text.replace("from zenml", "from stoker.integrations.zenml")
+    project.command([sys.executable, "-c", "import train"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import zenml\n", "import stoker.integrations.zenml as zenml\n"),
+        ("import os, zenml.client as c\n", "import os, stoker.integrations.zenml.client as c\n"),
+        ("import zenml.client\n", "import stoker.integrations.zenml.client, stoker.integrations.zenml as zenml\n"),
+        ("def f():\n    from zenml.a import (\n        b,  # why\n    )\n", None),
+        ("from .zenml import step\nimport zenmlish\n", "from .zenml import step\nimport zenmlish\n"),
+    ],
+)
+def test_imports_move(before: str, after: str | None) -> None:
+    moved = move_imports(before.encode(), "a.py").after.decode()
+    assert moved == (before.replace("zenml.a", "stoker.integrations.zenml.a") if after is None else after)
+    assert move_imports(moved.encode(), "a.py").after.decode() == moved
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("zenml[server]>=0.50,<1  # why\nzenml-plugins\n#zenml\n", "stoker  # why\nzenml-plugins\n#zenml\n"),
+        ('dependencies = ["numpy", "zenml[server]==0.8", "a"]\n', 'dependencies = ["numpy", "stoker", "a"]\n'),
+        ("git+https://example.org/zenml.git\n", "git+https://example.org/zenml.git\n"),
+    ],
+)
+def test_requirements(before: str, after: str) -> None:
+    assert move_requirements(before.encode()).after.decode() == after
+
+
+def test_a_notebook(project: Any) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["from zenml import step\n"]},
+        {"cell_type": "code", "source": ["!zenml init\n", "from zenml import step\n", "import zenml"], "outputs": []},
+    ]
+    (project.folder / "first.ipynb").write_text(json.dumps({"cells": cells, "nbformat": 4}), encoding="utf-8")
+    said = project.stoker("migrate", ".", "--write", "--no-plan", code=1)
+    assert "first.ipynb:2: by hand: !zenml init" in said.stderr
+    after = json.loads((project.folder / "first.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert after[0] == cells[0]
+    moved = ["from stoker.integrations.zenml import step\n", "import stoker.integrations.zenml as zenml"]
+    assert after[1]["source"][1:] == moved
+
+
+def test_a_project_that_stokers_words_say_gets_them(project: Any) -> None:
+    project.write(
+        {
+            "steps/__init__.py": "",
+            "steps/one.py": "from zenml import step\n\n@step(enable_cache=False)\ndef one() -> int:\n    return 1\n",
+            "pipelines/first.py": """
+            from steps.one import one
+            from zenml import pipeline
+
+            @pipeline
+            def first(text: str, count: int):
+                one()
+            """,
+            "broken.py": "from zenml import (\n",
+            ".venv/lib/a.py": "from zenml import step\n",
+        }
+    )
+    shown = project.stoker("migrate", ".", code=1)
+    assert "broken.py:1: by hand: broken.py: cannot be read" in shown.stderr
+    (project.folder / "broken.py").unlink()
+    said = project.stoker("migrate", ".", "--write", "--diff")
+    assert "+@step(cache=False)" in said.stdout
+    assert "pipelines/first.py:first plans" in said.stderr
+    assert "2 files migrated, 1 of 1 pipelines plan; nothing left to do by hand" in said.stderr
+    assert "zenml" in (project.folder / ".venv" / "lib" / "a.py").read_text()
+    assert "0 files migrated, 1 of 1 pipelines plan" in project.stoker("migrate", ".", "--write").stderr
 
 
 def test_what_is_no_python_is_refused_with_its_line(project: Any) -> None:
@@ -220,8 +299,6 @@ def test_what_cannot_be_read_is_refused(source: bytes) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         CliRunner().invoke(migrate.command, [str(tmp_path / "none.py")], catch_exceptions=False)
-    with pytest.raises(SourceError, match="is a folder"):
-        CliRunner().invoke(migrate.command, [str(tmp_path)], catch_exceptions=False)
 
 
 def test_a_link_stays_one_and_a_mode_is_kept(tmp_path: Path) -> None:

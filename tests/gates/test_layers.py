@@ -91,7 +91,10 @@ def test_layers(repository: Path) -> None:
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
-HOOKS = {("stoker.core.metaflow", "stoker.flow")}
+HOOKS = {
+    ("stoker.core.standins", "stoker.flow"),
+    ("stoker.core.standins", "stoker.integrations.zenml"),
+}
 """What the import system is told to load in place of another module, when a user's file imports that."""
 
 

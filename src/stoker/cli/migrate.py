@@ -1,6 +1,7 @@
-"""`stoker migrate FILE`: a pipeline of ZenML's or a flow of Metaflow's with Stoker's names.
+"""`stoker migrate PATH`: a file, or a whole project, of ZenML's or Metaflow's with Stoker's names.
 
-How code is changed is `migrate.rewrite`, which needs the package libcst and is loaded here only.
+How code is changed is `migrate.rewrite`, and of a folder `migrate.project`, which need the package libcst and are
+loaded here only.
 """
 
 from __future__ import annotations
@@ -8,10 +9,15 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import subprocess
+import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Iterator, Sequence
 
+import attrs
 import click
 
 from stoker.cli.output import json_option, paint, print_json
@@ -21,22 +27,34 @@ from stoker.report.streams import echo, say
 
 if TYPE_CHECKING:
     from stoker.migrate.names import MigrationNote
+    from stoker.migrate.project import PipelineCall, ProjectFile
     from stoker.migrate.rewrite import Migration
+
+_LARGEST: Final = 4 * 2**20
+"""Bytes of a file that is looked into: notebooks with pictures are this large."""
+_AT_ONCE: Final = 4
+"""Pipelines that are planned at the same time, each in a process of its own."""
+_ROOTS: Final = ("run.py", "requirements.txt", "pyproject.toml", "setup.py", "src")
+"""What lies in the folder from which a project's files are run."""
 
 
 @click.command("migrate")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--write", is_flag=True, help="Change the file. Without it the changes are only shown.")
-@click.option("--diff", is_flag=True, help="With --write or --json: show the changes, too.")
+@click.argument("file", type=click.Path(path_type=Path), metavar="PATH")
+@click.option("--write", is_flag=True, help="Change the files. Without it the changes are only shown.")
+@click.option("--diff", is_flag=True, help="Show the changes, with --write, --json and for a folder, too.")
+@click.option("--plan/--no-plan", default=True, help="For a folder: plan its pipelines once it is migrated.")
 @json_option
-def command(*, file: Path, write: bool, diff: bool, as_json: bool) -> int:
-    """Rewrite a file's imports and settings from ZenML or Metaflow to Stoker.
+def command(*, file: Path, write: bool, diff: bool, plan: bool, as_json: bool) -> int:
+    """Rewrite a file, or all files of a folder, from ZenML or Metaflow to Stoker.
 
-    Shows what would change, and says of which lines somebody has to look after. With --write the file is replaced as a
-    whole, or not at all. Ends with 1 where something is left to do by hand.
+    Shows what would change, and says of which lines somebody has to look after. With --write each file is replaced as a
+    whole, or not at all; then the pipelines of a folder are planned, each with values of the right types. Ends with 1
+    where something is left to do by hand, and where a pipeline does not plan.
     """
+    if file.is_dir():
+        return _migrate_folder(file, write=write, diff=diff, plan=plan, as_json=as_json)
     source = _read(file)
-    migration: Migration = resolve("stoker.migrate.rewrite:migrate_source", extra="migrate")(source, str(file))
+    migration: Migration = resolve("stoker.migrate.rewrite:migrate_file", extra="migrate")(source, str(file))
     changed = migration.before != migration.after
     if write and changed:
         replace(file, migration.after, expected=source)
@@ -45,6 +63,122 @@ def command(*, file: Path, write: bool, diff: bool, as_json: bool) -> int:
     else:
         _show(file, migration, write=write, diff=diff)
     return EXIT_FAILED if migration.by_hand else EXIT_SUCCEEDED
+
+
+@attrs.frozen(kw_only=True)
+class _Planned:
+    """How a pipeline of the project planned."""
+
+    call: PipelineCall
+    code: int
+    output: str
+
+    @property
+    def why(self) -> str:
+        """Why it does not plan, in a line."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        named = [line for line in lines if line.startswith(("error: ", "STK")) or " error: " in line]
+        return next(iter(named), lines[-1] if lines else f"exit code {self.code}").removeprefix("error: ")
+
+
+def _migrate_folder(folder: Path, *, write: bool, diff: bool, plan: bool, as_json: bool) -> int:
+    """Migrate all files of a project, and say what is left in the order in which it is to be done."""
+    texts = dict(_texts(folder))
+    files: Sequence[ProjectFile] = resolve("stoker.migrate.project:migrate_project", extra="migrate")(texts)
+    if write:
+        for one in files:
+            if one.changed:
+                replace(folder / one.path, one.after, expected=one.before)
+    plans = []
+    if plan and (write or not any(one.changed for one in files)):
+        calls: Iterator[PipelineCall] = resolve("stoker.migrate.project:pipelines_of")(dict(_texts(folder)))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            plans = list(pool.map(partial(_planned, folder), calls))
+    left = sum(len(one.by_hand) for one in files)
+    failing = [one for one in plans if one.code]
+    if as_json:
+        print_json(_folder_document(folder, files, plans, written=write, diff=diff))
+    else:
+        _show_folder(files, plans, write=write, diff=diff, left=left)
+    return EXIT_FAILED if left or failing else EXIT_SUCCEEDED
+
+
+def _texts(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of a folder that a migration may concern, by path."""
+    kind_of: Any = resolve("stoker.migrate.project:kind_of", extra="migrate")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if kind_of(name) is None or path.is_symlink() or not path.is_file() or path.stat().st_size > _LARGEST:
+            continue
+        yield name, _read(path)
+
+
+def _planned(folder: Path, call: PipelineCall) -> _Planned:
+    """Plan a pipeline in a process of its own, from the folder from which its project is run."""
+    path = folder / call.path
+    inside = [one for one in path.parents if one == folder or folder in one.parents]
+    root = next((one for one in inside if any((one / name).exists() for name in _ROOTS)), folder)
+    words = [word for name, value in call.arguments.items() for word in (f"--{name.replace('_', '-')}", value)]
+    target = f"{path.relative_to(root)}:{call.name}"
+    argv = [sys.executable, "-m", "stoker", "plan", target, *words, "--offline"]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return _Planned(call=call, code=done.returncode, output=done.stdout + done.stderr)
+
+
+def _folder_document(
+    folder: Path, files: Sequence[ProjectFile], plans: Sequence[_Planned], *, written: bool, diff: bool
+) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "files": [
+            {
+                "file": one.path,
+                "kind": one.kind,
+                "from": list(one.frameworks),
+                "changed": one.changed,
+                "written": written and one.changed,
+                "notes": [
+                    {"line": note.line, "level": note.level, "name": note.name, "told": note.message}
+                    for note in one.notes
+                ],
+                **({"diff": _difference(one.path, one.before, one.after)} if diff else {}),
+            }
+            for one in files
+        ],
+        "plans": [
+            {
+                "file": one.call.path,
+                "pipeline": one.call.name,
+                "plans": not one.code,
+                "why": one.why if one.code else "",
+            }
+            for one in plans
+        ],
+    }
+
+
+def _show_folder(
+    files: Sequence[ProjectFile], plans: Sequence[_Planned], *, write: bool, diff: bool, left: int
+) -> None:
+    """The changes on stdout; on stderr what is left by hand, what differs, what was done, and what plans."""
+    changed = [one for one in files if one.changed]
+    for one in changed if diff else ():
+        _echo_difference(_difference(one.path, one.before, one.after))
+    for level in ("by hand", "differs", "hint"):
+        for one in files:
+            for note in one.notes:
+                if note.level == level:
+                    say(f"{one.path}:{note.line}: {level}: {note.name}: {note.message}")
+    for one in changed:
+        say(f"{one.path}: {'migrated' if write else 'would be migrated; --write does it'}")
+    for done in plans:
+        where = f"{done.call.path}:{done.call.name}"
+        say(f"{where} plans" if not done.code else f"{where} does not plan: {done.why}")
+    count = f"{len(changed)} files {'migrated' if write else 'to migrate'}"
+    if plans:
+        count += f", {sum(not done.code for done in plans)} of {len(plans)} pipelines plan"
+    failing = any(done.code for done in plans)
+    say(f"{count}; {left} left to do by hand" if left else count if failing else f"{count}; nothing left to do by hand")
 
 
 def document(file: Path, migration: Migration, *, written: bool, diff: bool) -> dict[str, Any]:
@@ -66,10 +200,17 @@ def document(file: Path, migration: Migration, *, written: bool, diff: bool) -> 
 
 def difference(file: Path, migration: Migration) -> str:
     """The changes as a unified diff."""
-    lines = difflib.unified_diff(
-        _text(migration.before), _text(migration.after), fromfile=str(file), tofile=f"{file} (migrated)", lineterm=""
-    )
+    return _difference(str(file), migration.before, migration.after)
+
+
+def _difference(file: str, before: bytes, after: bytes) -> str:
+    lines = difflib.unified_diff(_text(before), _text(after), fromfile=file, tofile=f"{file} (migrated)", lineterm="")
     return "\n".join(lines)
+
+
+def _echo_difference(text: str) -> None:
+    for line in text.split("\n"):
+        echo(paint(line, {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")))
 
 
 def replace(file: Path, content: bytes, *, expected: bytes) -> None:
@@ -101,8 +242,6 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except FileNotFoundError:
         raise NotFound("there is no such file", where=str(file)) from None
-    except IsADirectoryError:
-        raise SourceError("is a folder", where=str(file), fix="name its files one by one") from None
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
 
@@ -111,8 +250,7 @@ def _show(file: Path, migration: Migration, *, write: bool, diff: bool) -> None:
     """The diff on stdout, what to say of it on stderr."""
     changed = migration.before != migration.after
     if changed and (diff or not write):
-        for line in difference(file, migration).split("\n"):
-            echo(paint(line, {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")))
+        _echo_difference(difference(file, migration))
     for note in migration.notes:
         say(_line(file, migration, note, written=write and changed))
     if not migration.frameworks:

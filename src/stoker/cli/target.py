@@ -15,9 +15,10 @@ from typing import Any, Final, Iterator
 import attrs
 
 from stoker.cli.output import ScriptFailed
-from stoker.core import metaflow, request
+from stoker.core import request
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
+from stoker.core.standins import METAFLOW, ZENML
 from stoker.core.usercode import raised_by_user, user_traceback
 from stoker.pipelines.scripts import line_of_settings
 from stoker.run.commandline import COMMAND_LINE, CommandLine
@@ -72,7 +73,7 @@ def parse(text: str, pipeline: str = "") -> ProgramFile:
 def load(target: ProgramFile) -> ModuleType:
     """Import the file under another name than `__main__`: its main block does not run, and no pipeline either."""
     _target_on_path(target)
-    _stand_in_for_metaflow(target)
+    _install_stand_ins(target)
     name = target.stem
     loaded = sys.modules.get(name)
     if loaded is not None and not _same_file(loaded, target.path):
@@ -105,7 +106,7 @@ def execute(target: ProgramFile, line: CommandLine) -> Iterator[ModuleType]:
     main = ModuleType("__main__")
     argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
     _target_on_path(target)  # first: a package's modules are found from there
-    _stand_in_for_metaflow(target)
+    _install_stand_ins(target)
     spec = _spec(target)
     main.__dict__.update(
         __file__=target.path,
@@ -165,7 +166,9 @@ def _parse_file(text: str) -> ProgramFile:
         parts.insert(0, root.name)
         root = root.parent
     if len(parts) == 1 or path.name == _INIT:
-        return ProgramFile(path=str(path), root=str(root))
+        # A file in a folder of the project imports what lies beside that folder, as `python -m` lets it.
+        below = Path.cwd() in root.parents and root.name.isidentifier()
+        return ProgramFile(path=str(path), root=str(root), package_root=os.getcwd() if below else "")
     if _imports_relatively(path):
         return ProgramFile(path=str(path), root=str(root), module=".".join(parts))
     # `python FILE` looks at no __init__.py beside FILE: modules are found from FILE's own folder.
@@ -215,8 +218,9 @@ def _on_path(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _stand_in_for_metaflow(target: ProgramFile) -> None:
-    """Let `metaflow` be `stoker.flow` for a file with a flow of Metaflow's, and where there is no Metaflow to import.
+def _install_stand_ins(target: ProgramFile) -> None:
+    """Let `metaflow` be `stoker.flow` for a file with a flow of Metaflow's, `zenml` what stands for it for one with a
+    pipeline of ZenML's, and both where there is no such package to import.
 
     A pipeline that reads Metaflow's results by the installed package goes on to do so.
     """
@@ -224,18 +228,21 @@ def _stand_in_for_metaflow(target: ProgramFile) -> None:
         tree = ast.parse(Path(target.path).read_bytes())
     except (SyntaxError, ValueError):
         return  # executing the file reports it
-    names = {name for node in ast.walk(tree) for name in _names_of_metaflow(node)}
-    if "FlowSpec" in names or (names and not metaflow.is_there()):
-        metaflow.install()
+    nodes = list(ast.walk(tree))
+    for stand_in, program in ((METAFLOW, "FlowSpec"), (ZENML, "pipeline")):
+        names = {name for node in nodes for name in _names_of(stand_in.name, node)}
+        if program in names or (names and not stand_in.is_there()):
+            stand_in.install()
+    ZENML.offer()  # a `run.py` imports pipelines from modules of its own
 
 
-def _names_of_metaflow(node: ast.AST) -> list[str]:
-    """What a piece of code uses of Metaflow; "metaflow" for the module itself."""
-    if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == "metaflow":
+def _names_of(package: str, node: ast.AST) -> list[str]:
+    """What a piece of code uses of a package; the package's name for the module itself."""
+    if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == package:
         return [alias.name for alias in node.names]
     if isinstance(node, ast.Import):
-        return [root for alias in node.names if (root := alias.name.partition(".")[0]) == "metaflow"]
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "metaflow":
+        return [root for alias in node.names if (root := alias.name.partition(".")[0]) == package]
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == package:
         return [node.attr]
     return []
 

@@ -33,7 +33,9 @@ class FunctionSource:
     argv: tuple[str, ...] = ()
     """The driver's `sys.argv`, which the process gets: a script may read its command line when it is imported."""
     metaflow: bool = False
-    """Whether `import metaflow` means `stoker.flow` in it (`core.metaflow`)."""
+    """Whether `import metaflow` means `stoker.flow` in it (`core.standins`)."""
+    zenml: bool = False
+    """Whether `import zenml` means `stoker.integrations.zenml` in it."""
 
 
 VERSION: Final = 1
@@ -126,6 +128,9 @@ class HookFacts:
     message: str = ""
     traceback: str = ""
     advice: str = ""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @frozen(kw_only=True)

@@ -19,8 +19,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
-from stoker.core import metaflow
 from stoker.core.cards import Artifact, CardComponent, Table, document_from
+from stoker.core.standins import METAFLOW
 
 ENTRY_POINTS: Final = "stoker.cards"
 """The group of entry points whose modules have classes of cards."""
@@ -89,7 +89,7 @@ def import_failures(kind: str) -> tuple[str, ...]:
 def imports_of(kind: type[MetaflowCard] | None) -> contextlib.AbstractContextManager[None]:
     """For what a class of cards does: one of an extension of Metaflow may import `metaflow` in its methods."""
     is_extension = kind is not None and kind.__module__.startswith(_PREFIX)
-    return metaflow.served() if is_extension else contextlib.nullcontext()
+    return METAFLOW.served() if is_extension else contextlib.nullcontext()
 
 
 _PREFIX: Final = "stoker_cards_"
@@ -115,7 +115,7 @@ def _load_extensions() -> None:
             folders.setdefault(_PREFIX + path.parents[1].name, []).append(path)
     for name, paths in folders.items():
         if name not in sys.modules:
-            with metaflow.served():
+            with METAFLOW.served():
                 _load_cards(name, paths)
 
 

@@ -12,9 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.core import findings as checks
-from stoker.core import metaflow
 from stoker.core.errors import NotFound, StokerError, UsageError, nearest
 from stoker.core.request import RunOption, RunRequest
+from stoker.core.standins import METAFLOW
 from stoker.core.version import VERSION
 from stoker.flows import options as flowoptions
 from stoker.flows import parameters
@@ -108,7 +108,7 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
         return
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = command(kind, words, f"{metaflow.program()} {os.path.basename(sys.argv[0])}")
+        code = command(kind, words, f"{METAFLOW.program()} {os.path.basename(sys.argv[0])}")
     except StokerError as error:
         sys.stdout.flush()
         say(f"error: {error}")

@@ -6,6 +6,7 @@ them from several modules, so they stand here by their last part. Knows nothing 
 
 from __future__ import annotations
 
+import re
 from typing import Final, Mapping
 
 from stoker.backends.registry import refusal
@@ -33,6 +34,9 @@ TARGETS: Final[Mapping[str, tuple[str, str]]] = {
     "get_logger": ("logging", "getLogger"),
 }
 """name → (module, name) that replaces it; `migrate.calls` translates the arguments of calls"""
+
+ITSELF: Final = re.compile(r"zenml\s*(\[[^\]]*\])?\s*([=<>!~].*)?")
+"""ZenML as a requirement."""
 
 CONTEXT: Final = "get_step_context"
 """A call of it becomes `stoker.context`, which is not called."""
@@ -171,6 +175,10 @@ MISSING_OPTIONS: Final[Mapping[str, str]] = {
     "run_name": "remove it, and run with --name NAME",
     "unlisted": "remove it: every run is kept",
     "parameters": "give the step its arguments where it is called",
+    **dict.fromkeys(
+        ("requirements", "required_integrations", "dockerignore_file", "docker_configuration"),
+        'what an image needs is said by settings={"docker": DockerSettings(…)}',
+    ),
 }
 """keyword → what to do about it"""
 
@@ -193,6 +201,103 @@ CONTEXT_PATHS: Final[Mapping[str, str]] = {
     "step_name": "step",
 }
 """attribute path of a step's context → its name in Stoker"""
+
+
+_PARTS: Final = "stoker.integrations.zenml.parts"
+HOMES: Final[Mapping[str, tuple[str, ...]]] = {
+    f"{_PARTS}.steps": ("pipeline", "step", "BasePipeline", "BaseParameters", "BaseStep", "Output"),
+    f"{_PARTS}.settings": ("DockerSettings", "KubernetesPodSettings", "ResourceSettings", "StepRetryConfig"),
+    f"{_PARTS}.versions": ("ExternalArtifact", "Model"),
+    f"{_PARTS}.artifacts": (
+        *("ArtifactConfig", "add_tags", "load_artifact", "log_artifact_metadata", "log_metadata", "log_model_metadata"),
+        *("log_model_version_metadata", "log_step_metadata", "save_artifact"),
+    ),
+    f"{_PARTS}.context": ("PipelineContext", "StepContext", "get_pipeline_context", "get_step_context"),
+    f"{_PARTS}.client": ("Client",),
+    f"{_PARTS}.components": ("alerter_failure_hook", "alerter_success_hook", "get_tracking_uri"),
+    f"{_PARTS}.materializers": ("BaseMaterializer", "PydanticMaterializer"),
+    f"{_PARTS}.plain": (
+        *("Schedule", "Tag", "__version__", "get_environment", "get_logger", "get_run_url", "link_artifact_to_model"),
+        *(
+            "register_artifact",
+            "show",
+            "unmapped",
+            "GlobalConfiguration",
+            "integration_registry",
+            "materializer_registry",
+        ),
+    ),
+    f"{_PARTS}.words": (
+        *("ArtifactType", "CSVString", "DType", "ExecutionMode", "ExecutionStatus", "HTMLString", "JSONString"),
+        *("LoggingLevels", "MarkdownString", "MetadataResourceTypes", "ModelStages", "PythonEnvironmentExportMethod"),
+        *("PythonPackageInstaller", "SorterOps", "StackComponentType", "StorageSize", "Uri", "VisualizationType"),
+    ),
+}
+"""Module of Stoker → names of ZenML that are served from it, from whichever module of ZenML's they are imported."""
+
+SAME_HOMES: Final[Mapping[str, tuple[str, str]]] = {
+    name: target for name, target in TARGETS.items() if target[0] not in ("stoker", "logging", "stoker.config")
+} | {
+    **{name: (f"{_PARTS}.plain", name) for name in ("cleanup_gpu_memory", "run_with_accelerate")},
+    "KubernetesOrchestratorSettings": (f"{_PARTS}.settings", "KubernetesSettings"),
+    "KubernetesStepOperatorSettings": (f"{_PARTS}.settings", "KubernetesSettings"),
+}
+"""Name → (module, name) of Stoker that is served for it."""
+
+MODULE_HOMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("steps", "step"): (f"{_PARTS}.steps", "old_step"),
+    ("metadata.metadata_types", "Path"): (f"{_PARTS}.words", "Path"),
+    ("io", "fileio"): (f"{_PARTS}.fileio", ""),
+    ("utils", "io_utils"): (f"{_PARTS}.fileio", ""),
+    ("utils", "yaml_utils"): (f"{_PARTS}.fileio", ""),
+    ("utils", "string_utils"): (f"{_PARTS}.fileio", ""),
+}
+"""(module of ZenML, name) → (module, name; "" is the module itself), where the name alone does not say what is meant"""
+
+FILES: Final = ("io.fileio", "io.utils", "utils.io_utils", "utils.yaml_utils", "utils.string_utils")
+"""Modules of ZenML whose functions are those of one module here."""
+
+COMPONENTS: Final[Mapping[str, str]] = {
+    "experiment_tracker": "call the tracker's own package in the step",
+    "model_registry": "versions and stages are those of `Client().model(NAME)`; docs/guide/artifacts.md",
+    "model_deployer": _SERVING,
+    "annotator": "call the annotator's own package in the step",
+    "feature_store": "call the feature store's own package in the step",
+    "data_validator": "call the validator's own package in the step",
+    "alerter": "send the message in a hook (on_failure=, on_success=) or in the step",
+    "image_builder": "images are built as the stack's docker settings say; docs/guide/containers.md",
+    "container_registry": "the stack's registry is that of stoker.toml; docs/guide/containers.md",
+}
+"""Kind of a component of ZenML's stack → what to do here."""
+
+
+CARRIED: Final = (
+    "ExperimentTracker",
+    "Materializer",
+    "Settings",
+    "Parameters",
+    "Config",
+    "Configuration",
+    "Requirements",
+)
+"""Endings of names that are carried without a row of `HOMES`: they hold fields, or do what Stoker does by itself."""
+
+
+def homes() -> Mapping[str, tuple[str, str]]:
+    """Name of ZenML → (module, name) that `stoker.integrations.zenml` serves for it."""
+    return {**{name: (module, name) for module, names in HOMES.items() for name in names}, **SAME_HOMES}
+
+
+def home_of(module: str, name: str) -> tuple[str, str] | None:
+    """What is served for a name of one of ZenML's modules, without `zenml.`; None where nothing is."""
+    if module in FILES:
+        return (f"{_PARTS}.fileio", name)
+    return MODULE_HOMES.get((module, name)) or homes().get(name)
+
+
+def is_function(name: str) -> bool:
+    """Whether a name in lower case is that of a step or a function, rather than of a module."""
+    return name in MISSING or name.endswith(("_step", "_hook"))
 
 
 def advice(name: str, module: str) -> str:

@@ -77,7 +77,7 @@ class Binder:
             )
         if _holds_output(value, 0):
             return self._bind_container(name, value, annotation)
-        problem = check(value, annotation)
+        problem = None if self._signature.is_default(name, value) else check(value, annotation)
         if problem is not None:
             raise ParameterError(f"{self._owner}: {name} {problem}", where=self._where)
         return Constant(value=_copy(value, 0))

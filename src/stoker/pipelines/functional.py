@@ -239,7 +239,7 @@ class Step(Generic[P, R]):
         names = split.rest
         if "name" in names:
             definition = definition.with_name(checked_name(names["name"], "name of a step", where))
-        return Step(
+        return type(self)(
             self.function,
             definition,
             id=checked_name(names["id"], "id of a step", where) if "id" in names else self._options.get("id"),
@@ -338,7 +338,7 @@ class Pipeline(Generic[P]):
             origin=f"{where} with_options",
             step=False,
         )
-        return Pipeline(self.function, self._definition.with_options(split, where), self._on_call)
+        return type(self)(self.function, self._definition.with_options(split, where), self._on_call)
 
     @property
     def signature(self) -> FunctionSignature:
@@ -488,7 +488,8 @@ class Pipeline(Generic[P]):
 
     def _check(self, bound: Mapping[str, Any], where: str) -> None:
         for name, value in bound.items():
-            problem = check(value, self.signature.annotation(name))
+            default = self.signature.is_default(name, value)
+            problem = None if default else check(value, self.signature.annotation(name))
             if problem is not None:
                 raise ParameterError(f"pipeline '{self.name}': {name} {problem}", where=where)
 
@@ -500,17 +501,21 @@ def step(**options: Unpack[StepOptions]) -> Callable[[Callable[P, R]], Step[P, R
 def step(function: Any = None, /, **options: Any) -> Any:
     """Make a function a step; bare or with options, `@step(resources=ResourceSettings(gpu_count=1))`."""
     if function is None:
-        return lambda decorated: _step(decorated, options)
-    return _step(function, options)
+        return lambda decorated: step_of(decorated, options)
+    return step_of(function, options)
 
 
-def pipeline_of(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
+def pipeline_of(
+    function: Any, options: Mapping[str, Any], on_call: OnCall, kind: type[Pipeline[...]] = Pipeline
+) -> Pipeline[...]:
     """Make a function a pipeline with the options of `@pipeline`; `on_call` is what a call of it does."""
     with _errors_shown_in_scripts():
-        return _checked_pipeline(function, options, on_call)
+        return _checked_pipeline(function, options, on_call, kind)
 
 
-def _checked_pipeline(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
+def _checked_pipeline(
+    function: Any, options: Mapping[str, Any], on_call: OnCall, kind: type[Pipeline[...]]
+) -> Pipeline[...]:
     if isinstance(function, (Step, Pipeline)):
         raise UsageError(f"@pipeline on {function!r}", where=caller(), fix="remove one of the two decorators")
     _check_function(function, "@pipeline")
@@ -519,7 +524,7 @@ def _checked_pipeline(function: Any, options: Mapping[str, Any], on_call: OnCall
     name = checked_name(split.rest.get("name", function.__name__), "name of a pipeline", where)
     signature = signatures.read(function, f"pipeline '{name}'", where, outputs=False)
     definition = _PipelineDefinition(name=name, where=where, signature=signature).with_options(split, where)
-    return Pipeline(function, definition, on_call)
+    return kind(function, definition, on_call)
 
 
 class _Definition:
@@ -581,9 +586,10 @@ class _PipelineDefinition:
         return attrs.evolve(self, layers=(*self.layers, *split.layers), hooks={**self.hooks, **split.hooks}, **fields)
 
 
-def _step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
+def step_of(function: Any, options: Mapping[str, Any], kind: type[Step[..., Any]] = Step) -> Step[..., Any]:
+    """Make a function a step with the options of `@step`."""
     with _errors_shown_in_scripts():
-        return _checked_step(function, options)
+        return _checked_step(function, options, kind)
 
 
 @contextlib.contextmanager
@@ -598,7 +604,7 @@ def _errors_shown_in_scripts() -> Iterator[None]:
         raise
 
 
-def _checked_step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
+def _checked_step(function: Any, options: Mapping[str, Any], kind: type[Step[..., Any]]) -> Step[..., Any]:
     if isinstance(function, (Step, Pipeline)):
         raise UsageError(
             f"@step on {function!r}", where=caller(), fix="remove one @step; .with_options(…) changes a step"
@@ -608,7 +614,7 @@ def _checked_step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
     options = with_marks(options, function, where)
     split = split_options(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
     name = checked_name(split.rest.get("name", function.__name__), "name of a step", where)
-    return Step(function, _Definition(function, name, where, split))
+    return kind(function, _Definition(function, name, where, split))
 
 
 def _check_function(function: Any, decorator: str) -> None:

@@ -69,6 +69,11 @@ class FunctionSignature:
         parameter = self.parameters.get(name)
         return self.others if parameter is None else parameter.annotation
 
+    def is_default(self, name: str, value: Any) -> bool:
+        """Whether a value is the parameter's default, which is the author's own business: `x: str = None` is common."""
+        parameter = self.parameters.get(name)
+        return parameter is not None and value is parameter.default
+
     @functools.cached_property
     def _positional(self) -> tuple[str, ...]:
         return tuple(name for name, parameter in self.parameters.items() if not parameter.keyword_only)

@@ -24,7 +24,6 @@ from stoker.backends.base.backend import (
 )
 from stoker.backends.registry import BACKENDS
 from stoker.core import findings as checks
-from stoker.core import metaflow
 from stoker.core.artifact import from_wire
 from stoker.core.errors import (
     GraphError,
@@ -46,6 +45,7 @@ from stoker.core.protocol import FunctionSource
 from stoker.core.registry import ArtifactRef, Model, names_label
 from stoker.core.secret import PREFIX, Secret, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
+from stoker.core.standins import METAFLOW, ZENML
 from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import source as sources
@@ -188,7 +188,7 @@ class Planner:
         located = self._sources.get(id(function))
         if located is None:
             source = sources.locate(function, where)
-            source = attrs.evolve(source, metaflow=metaflow.is_installed())
+            source = attrs.evolve(source, metaflow=METAFLOW.is_installed(), zenml=ZENML.is_installed())
             if source.kind == "pickled":
                 source = attrs.evolve(source, digest=self.blobs.put(sources.pickled(function)))
             reading = read_function_code(function)

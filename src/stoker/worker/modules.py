@@ -16,9 +16,10 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Callable
 
-from stoker.core import metaflow, request
+from stoker.core import request
 from stoker.core.errors import SourceError
 from stoker.core.protocol import FunctionSource
+from stoker.core.standins import METAFLOW, ZENML
 
 
 def function_of(source: FunctionSource, read: Callable[[str], bytes]) -> Callable[..., Any]:
@@ -69,8 +70,9 @@ def module_of(source: FunctionSource) -> ModuleType:
 
 
 def _prepare(source: FunctionSource) -> None:
-    if source.metaflow:
-        metaflow.install()
+    for needed, stand_in in ((source.metaflow, METAFLOW), (source.zenml, ZENML)):
+        if needed:
+            stand_in.install()
 
 
 def _parse_flags() -> None:

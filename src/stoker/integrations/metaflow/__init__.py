@@ -10,6 +10,8 @@ After `install`, `metaflow` and its modules are `stoker.flow` and those below it
 flows and in every Python that it starts. `python -m stoker.flow FILE run` does the same without a change in the file.
 """
 
-from stoker.core.metaflow import install
+from stoker.core.standins import METAFLOW
+
+install = METAFLOW.install
 
 __all__ = ["install"]

@@ -9,12 +9,12 @@ import sys
 
 del sys.modules[__name__]
 try:
-    from stoker.core.metaflow import install
+    from stoker.core.standins import METAFLOW
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "stoker":
         raise
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
     importlib.invalidate_caches()
 else:
-    install()
+    METAFLOW.install()
 importlib.import_module("metaflow")
