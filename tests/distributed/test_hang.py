@@ -130,7 +130,10 @@ def test_a_collective_that_a_rank_never_enters(script: Callable[[str], Lab], err
     for key, missing, others in (("sleeps", 1, "0, 2"), ("spins", 2, "0, 1")):
         assert run.steps[key].failure.cause == "hang"
         error = error_of(run.steps[key])
-        assert error["sentence"] == f"ranks {others} in all_reduce: waiting for rank {missing}, which is not there"
+        waited = f"ranks {others} waited in all_reduce, the 2nd operation (script.py:"
+        assert error["sentence"].startswith(waited), error["sentence"]
+        assert f"for rank {missing}: rank {missing} stands at script.py:" in error["sentence"]
+        assert error["rank"] == missing
         assert set(error["stacks"]) == {"0", "1", "2"}
         assert "all_reduce" not in error["stacks"][str(missing)]
 

@@ -47,6 +47,7 @@ ELSEWHERE = {
     "setup-failed": "test_a_line_before_the_worker_that_fails_is_the_cause (slurm/test_slurm_causes.py)",
     "hang": "test_ranks_that_do_nothing_hang (distributed/test_hang.py)",
     "not-started": "test_a_launcher_that_does_not_start_its_ranks_has_a_deadline (distributed/test_worlds.py)",
+    "rank-left": "test_the_culprit_is_named (distributed/test_failures.py)",
     "wrong-world": "test_a_world_of_one_fails_where_it_is_made (distributed/test_worlds.py)",
     "gang-incomplete": "test_a_gang_that_is_not_complete_starts_no_user_code (distributed/test_gangs.py)",
     "idle-gpu": "test_an_idle_device_fails_a_step_that_wants_it (engine/test_devices.py)",

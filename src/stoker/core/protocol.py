@@ -212,6 +212,49 @@ class StepError:
 
 
 @frozen(kw_only=True)
+class Operation:
+    """A collective operation of a rank: the `number`th of its `group`, of `subject` (a tensor's shape and type, a
+    root), called at `place` of the user's code. `ended` is 0 while it runs, and below 0 where it raised."""
+
+    COMPACT: ClassVar = True
+    number: int
+    name: str
+    subject: str = ""
+    group: str = ""
+    place: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+
+
+@frozen(kw_only=True)
+class RankEvidence:
+    """What is known of one rank when a step has failed. Times are in seconds since the epoch, of the agent's clock.
+
+    `end` is "" while it runs, "returned", "raised", "died" (a signal that it got by itself, or an exit) or "asked": it
+    was ended by SIGTERM. `error` is what it raised, or, `raising`, what was on its way through its `finally` blocks.
+    `stands` is the user's line of its main thread and `text` that line; `lock` is what it waits for there. `threads`
+    are what its other threads died of, by name. `operations` are the last ones, `counts` the number of the last one in
+    each group, and `waited` the seconds that all of them took.
+    """
+
+    COMPACT: ClassVar = True
+    rank: int
+    end: str = ""
+    at: float = 0.0
+    status: int | None = None
+    cause: str = ""
+    error: StepError | None = None
+    raising: bool = False
+    stands: str = ""
+    text: str = ""
+    lock: str = ""
+    threads: Mapping[str, StepError] = attrs.field(factory=dict)
+    operations: tuple[Operation, ...] = ()
+    counts: Mapping[str, int] = attrs.field(factory=dict)
+    waited: float = 0.0
+
+
+@frozen(kw_only=True)
 class WorkerExit:
     """How a worker's process ended: its exit code or the signal, neither where nobody knows. `cpu` in seconds, `peak`
     in bytes of memory; `oom` is the evidence that the kernel killed for want of memory meanwhile. `survivors` are pids

@@ -60,6 +60,8 @@ NCCL_ERROR: Final = "nccl-error"  # the collective library failed in another way
 RENDEZVOUS: Final = "rendezvous"  # not all ranks found each other at the start
 HANG: Final = "hang"  # ranks wait for each other and no longer get on
 NOT_STARTED: Final = "not-started"  # the launcher did not start all ranks in time
+RANK_LEFT: Final = "rank-left"  # a rank returned, or left its group, while others waited for it
+MISMATCH: Final = "mismatch"  # ranks called different collective operations, or with different tensors
 WRONG_WORLD: Final = "wrong-world"  # a rank's framework counts other ranks than were started
 GANG_INCOMPLETE: Final = "gang-incomplete"  # not all nodes of a gang came up in time
 PORT_IN_USE: Final = "port-in-use"  # the address to listen on was taken
@@ -106,6 +108,8 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
     RENDEZVOUS: "here",
     HANG: "here",
     NOT_STARTED: "here",
+    RANK_LEFT: "here",
+    MISMATCH: "here",
     WRONG_WORLD: "never",
     GANG_INCOMPLETE: "here",
     PORT_IN_USE: "here",

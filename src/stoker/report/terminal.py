@@ -27,7 +27,7 @@ from stoker.core.words import (
 )
 from stoker.report.progress import Progress, Row
 from stoker.report.streams import GuardedStream, control, painted, step_text, unpainted, write
-from stoker.worker.failure import explanation_lines
+from stoker.worker.failure import explanation_lines, short_traceback
 
 if TYPE_CHECKING:
     from stoker.report.complaints import Block
@@ -47,6 +47,8 @@ _MARKS: Final = {
 }
 _RETRY_WORDS: Final = 160
 """Characters of the message of an attempt that is followed by another one; the whole one is in its record."""
+_RANKS_FAILURE: Final = 10
+"""Lines of a distributed step's failure: frameworks put many of their own frames below the user's line."""
 _MAX_LINES: Final = 8
 """Warnings that are listed; more are a count."""
 
@@ -153,7 +155,10 @@ class Terminal:
         head = self._paint(f"{key} failed{where}: {facts.get('cause', '')}", "1;31")
         body = facts.get("traceback") or facts.get("message") or ""
         parts = {name: facts.get(name, "") for name in ("why", "advice", "evidence", "whole")}
-        return f"\n{head}\n{body.rstrip()}\n{explanation_lines(**parts, body=body)}"
+        words = explanation_lines(**parts, body=body)
+        if "rank" in facts:
+            body = short_traceback(body.rstrip(), _RANKS_FAILURE - words.count("\n") - 1)
+        return f"\n{head}\n{body.rstrip()}\n{words}"
 
     def _table(self) -> list[str]:
         width = max((len(self._title(row)) for row in self.progress.rows.values()), default=4)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
@@ -26,27 +27,25 @@ from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.launch import Launch
-from stoker.core.protocol import DIED, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import DIED, RankEvidence, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.status import (
     CANCELLED,
     EXITED,
     GANG_INCOMPLETE,
     HANG,
-    NCCL_ERROR,
-    NCCL_REMOTE_PEER,
-    NCCL_TIMEOUT,
     NODE_LOST,
     NOT_STARTED,
     RENDEZVOUS,
 )
-from stoker.core.words import dashed_name, time_text
+from stoker.core.words import bounded, dashed_name, time_text
 from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.worker import cluster, hang, mpigang, processes, reach, signatures
+from stoker.worker import blame, cluster, hang, mpigang, processes, reach
+from stoker.worker.failure import exceptions_in
 from stoker.worker.notice import Notice
-from stoker.worker.rankstate import RankOutput, RankState
+from stoker.worker.rankstate import RankOutput, RankState, evidence_of, was_ended
 from stoker.worker.secrets import Masker
 from stoker.worker.treememory import TreePeaks
 
@@ -63,6 +62,10 @@ KILL_PATIENCE: Final = 10.0
 """Seconds in which processes must have died of SIGKILL. What has not is left to the fork server."""
 CANCELLED_GRACE: Final = 3600.0
 """Seconds after which a cancelled agent stops waiting for its ranks; it is killed long before."""
+_WORDS: Final = 60
+"""Lines of a launcher's last words in which the reason of its end is looked for."""
+_REASON: Final = 300
+"""Characters of such a reason."""
 _CHUNK: Final = 1 << 18
 _TURN: Final = 0.005
 """Seconds between two looks at processes that were killed."""
@@ -141,7 +144,13 @@ class Agent:
             "begin": self._on_begin,
             "result": self._on_result,
             "exit": self._on_exit,
+            "witness": self._on_witness,
+            "account": self._on_account,
         }
+        self._launchers_words: deque[str] = deque(maxlen=_WORDS)
+        self._witnesses: dict[int, socket.socket] = {}
+        self._asked = False
+        self._evidence: tuple[RankEvidence, ...] = ()
         self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
         self._peaks = TreePeaks()
 
@@ -201,9 +210,12 @@ class Agent:
                 self._ranks,
                 self._node,
                 self._launch,
-                codes=[starter.returncode for starter in self._starters],
+                launchers=LaunchersEnd(
+                    codes=tuple(starter.returncode for starter in self._starters), words=tuple(self._launchers_words)
+                ),
                 cause=CANCELLED if self._cancelled else self._cause,
                 report=self._hang_detector.report,
+                evidence=self._evidence or self._collected(),
                 blobs=self._blobs,
             )
             return attrs.evolve(result, left=len(self._left), peak=self._peaks.whole, rank_peaks=self._rank_peaks())
@@ -215,7 +227,7 @@ class Agent:
             self._failed_at = time.monotonic()
         if gang.should_end and not self._ending_since:
             self._cause = CANCELLED
-            self._end_all(hard=False)
+            self._failed_at = self._failed_at or time.monotonic()
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         self._cancelled = True
@@ -278,8 +290,11 @@ class Agent:
                 self._gang.end()
         self._look_for_a_hang(now)
         self._look_for_missing_ranks(now)
+        if self._failed_at and not self._asked:
+            self._ask()
         self._peaks.look(now, os.getpid(), {rank: state.child for rank, state in self._ranks.items()})
         if self._failed_at and not self._ending_since and now >= self._failed_at + SETTLE:
+            self._evidence = self._collected()
             self._end_all(hard=False)
         grace = CANCELLED_GRACE if self._cancelled else GRACE
         if self._ending_since and now >= self._ending_since + grace:
@@ -329,7 +344,7 @@ class Agent:
         if restarts:
             facts = {"rank": rank, "times": restarts}
             self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
-            self._failed_at = 0.0
+            self._failed_at, self._asked = 0.0, False
         self._watchers[connection] = rank
         self._ranks[rank] = RankState(rank=rank, watcher=message["pid"], child=message["child"], restarts=restarts)
 
@@ -338,7 +353,7 @@ class Agent:
         rank = self._watchers.pop(connection, None)
         state = None if rank is None else self._ranks.get(rank)
         if state is not None and state.status is None:
-            state.status = -signal.SIGKILL
+            state.status, state.ended_at = -signal.SIGKILL, time.time()
             if state.result is None:
                 self._fail(state)
 
@@ -372,14 +387,34 @@ class Agent:
     def _on_exit(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         state = self._ranks.get(message["rank"])
         if state is not None:
-            state.status = message["status"]
+            state.status, state.ended_at = message["status"], time.time()
             if state.result is None:
                 self._fail(state)
             elif state.status < 0:
                 self._emit(WorkerEvent(kind=DIED, job=self._job.job))
 
+    def _on_witness(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+        self._witnesses[message["rank"]] = connection
+
+    def _ask(self) -> None:
+        """Ask each rank that runs where it stands; what they answer comes before they are ended."""
+        self._asked = True
+        for rank, state in self._ranks.items():
+            if state.status is None and rank in self._witnesses:
+                with contextlib.suppress(OSError):
+                    self._witnesses[rank].sendall(b"?")
+
+    def _on_account(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+        state = self._ranks.get(message["rank"])
+        if state is not None:
+            state.account = message["account"]
+
+    def _collected(self) -> tuple[RankEvidence, ...]:
+        return tuple(evidence_of(self._ranks[rank], self._folder) for rank in sorted(self._ranks))
+
     def _fail(self, state: RankState) -> None:
         state.failed_at = time.monotonic()
+        state.outside = was_ended(state) and not (self._failed_at or self._ending_since or self._cancelled)
         error = None if state.result is None else state.result.error
         if error is None or error.type != "SystemExit":
             self._emit(WorkerEvent(kind=DIED, job=self._job.job))
@@ -413,6 +448,7 @@ class Agent:
 
     def _emit_lines(self, lines: list[tuple[float, str, int | None, str]]) -> None:
         if lines:
+            self._launchers_words.extend(text for _, stream, rank, text in lines if rank is None and stream == "stderr")
             self._emit(WorkerEvent(kind="lines", job=self._job.job, lines=tuple(lines)))
 
     # Ending
@@ -451,7 +487,7 @@ class Agent:
         ranks = {rank: state.child for rank, state in self._ranks.items() if state.result is None}
         if self._hang_detector.hangs(ranks, now, self._folder):
             self._cause = HANG
-            self._failed_at = now - SETTLE
+            self._failed_at = now
 
     def _look_for_missing_ranks(self, now: float) -> None:
         if self._ending_since or self._failed_at or self._launch.start_timeout is None:
@@ -537,8 +573,29 @@ def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen
     return process, [(name, os.fdopen(read, "rb", buffering=0)) for name, (read, _) in zip(("stdout", "stderr"), ends)]
 
 
-CONSEQUENCES: Final = frozenset({NCCL_REMOTE_PEER, NCCL_ERROR, NCCL_TIMEOUT, RENDEZVOUS})
-"""Causes that a rank reports when another one has gone: mostly a consequence, seldom the reason."""
+@attrs.frozen(kw_only=True)
+class LaunchersEnd:
+    """How the processes of a launcher ended on this node."""
+
+    codes: tuple[int | None, ...]
+    """Their exit codes; None for one that was not seen to end."""
+    words: tuple[str, ...] = ()
+    """What they wrote last into stderr."""
+
+    @property
+    def reason(self) -> str:
+        """Why they gave up: the exception that they died of, else what they wrote first, up to a line of dashes, which
+        Open MPI draws below a message; empty where they wrote nothing."""
+        raised = [*exceptions_in(self.words)]
+        if raised:
+            return bounded(raised[-1], _REASON)
+        blocks: list[list[str]] = [[]]
+        for row in self.words:
+            if row.strip() and not row.strip("-=*_ \t"):
+                blocks.append([])
+            else:
+                blocks[-1] += row.split()
+        return bounded(" ".join(next(filter(None, blocks), [])), _REASON)
 
 
 def result_of_node(
@@ -546,13 +603,14 @@ def result_of_node(
     node: Node,
     launch: Launch,
     *,
-    codes: Sequence[int | None],
+    launchers: LaunchersEnd,
     cause: str,
     report: Mapping[str, Any],
+    evidence: Sequence[RankEvidence],
     blobs: str,
 ) -> StepResult:
-    """The node's result. `codes` are the exit codes of the launcher's processes, `cause` why the agent itself ended the
-    step, and `report` where hanging ranks stood."""
+    """The node's result. `cause` is why the agent itself ended the step, `report` where hanging ranks stood, and
+    `evidence` what was known of the ranks before they were ended."""
     expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
@@ -561,17 +619,20 @@ def result_of_node(
         )
         return StepResult(ok=True, outputs=_outputs(delivered, launch.outputs, blobs), fallback=fallback)
     if cause == HANG:
+        found = blame.verdict(evidence, hung=True) or blame.Verdict()
         error = StepError(message=report["sentence"], **report)
-        return StepResult(ok=False, cause=HANG, error=error, failed_at=time.time())
+        return _blamed(found, StepResult(ok=False, cause=HANG, error=error), evidence, node.world_size)
     if cause == NOT_STARTED:
-        return _not_started(ranks, expected, launch)
+        return _not_started(ranks, expected, launch, launchers.reason)
     failed = [state for state in ranks.values() if state.failed_at]
     if cause and not failed:
         return StepResult(ok=False, cause=cause, echo=True)
-    if failed:
-        failure = _failure_of(culprit(failed), node.world_size, failed)
+    verdict = blame.verdict(evidence)
+    if verdict is not None:
+        result = ranks[verdict.rank].result if verdict.rank is not None else None
+        failure = _blamed(verdict, result, evidence, node.world_size)
         return attrs.evolve(failure, cause=cause) if cause and failure.echo else failure
-    return _failure_of_launcher(ranks, expected, launch.launcher, codes)
+    return _failure_of_launcher(ranks, expected, launch.launcher, launchers)
 
 
 def result_of_all(
@@ -627,39 +688,29 @@ def _join_outputs(results: Sequence[StepResult], blobs: str) -> dict[str, Any]:
     return outputs
 
 
-def culprit(failed: Sequence[RankState]) -> RankState:
-    """The rank that failed first; those that only echo another's end count if all do."""
-    culprits = [state for state in failed if not _is_echo(state)]
-    return min(culprits or failed, key=lambda state: (state.failed_at, state.rank))
-
-
-def _is_echo(state: RankState) -> bool:
-    if state.result is None or was_ended(state):
-        return was_ended(state)
-    error = state.result.error or StepError()
-    raised = [f"{error.type}: {error.message}", *error.because]
-    match = signatures.find_signature(raised, "")
-    return match is not None and match[0].cause in CONSEQUENCES
-
-
-def was_ended(state: RankState) -> bool:
-    """Whether it was ended without a fault of its own: after a failure, launchers and the agent send SIGTERM."""
-    if state.result is None:
-        return state.status == -signal.SIGTERM
-    return state.result.cause == CANCELLED
-
-
-def _failure_of(state: RankState, world_size: int, failed: Sequence[RankState]) -> StepResult:
-    # By wall-clock time, to be compared with other nodes'.
-    failed_at, echo = time.time() - (time.monotonic() - state.failed_at), _is_echo(state)
-    failed_ranks = {other.rank for other in failed if not was_ended(other)} | {state.rank}
-    if state.result is not None:
-        result, error = state.result, state.result.error or StepError()
-    else:
-        result = StepResult(ok=False, exit_code=state.status)
+def _blamed(
+    verdict: blame.Verdict, result: StepResult | None, evidence: Sequence[RankEvidence], world_size: int
+) -> StepResult:
+    """The result that a verdict stands for; `result` is that of the rank to blame, None where it delivered none."""
+    state = next((one for one in evidence if one.rank == verdict.rank), RankEvidence(rank=0))
+    if result is None or result.ok or (state.end == "asked" and verdict.error is not None):
+        result = StepResult(ok=False)
+    error = verdict.error or result.error or StepError()
+    cause = verdict.cause or result.cause
+    if verdict.sentence:
+        error = StepError(
+            message=f"{verdict.sentence}\n  fix: {verdict.fix}",
+            sentence=verdict.sentence,
+            stacks=error.stacks,
+            flight_recorder=error.flight_recorder,
+        )
+    elif not error.message:
         error = StepError(message=f"rank {state.rank} of {world_size} {_ending_text(state.status)}")
-    error = attrs.evolve(error, rank=state.rank, world_size=world_size, failed_ranks=tuple(sorted(failed_ranks)))
-    return attrs.evolve(result, error=error, failed_at=failed_at, echo=echo)
+        result = attrs.evolve(result, exit_code=state.status)
+    error = attrs.evolve(error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault)
+    # By wall-clock time, to be compared with other nodes'.
+    at = state.at or min((one.at for one in evidence if one.at), default=time.time())
+    return attrs.evolve(result, cause=cause, error=error, failed_at=at, echo=not verdict.own)
 
 
 def _ending_text(status: int | None) -> str:
@@ -674,10 +725,11 @@ def _ending_text(status: int | None) -> str:
 
 
 def _failure_of_launcher(
-    ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, codes: Sequence[int | None]
+    ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, launchers: LaunchersEnd
 ) -> StepResult:
     """The result where no rank failed and not all delivered: the launcher did not start them all, or ended them."""
     missing = [rank for rank in expected if rank not in ranks]
+    codes, reason = launchers.codes, launchers.reason
     code = next((code for code in codes if code), None if None in codes else 0)
     ending = "an end that is not known" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
     if missing:
@@ -685,19 +737,22 @@ def _failure_of_launcher(
         message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {ending}"
         if strangers:
             message += f"; there were unexpected ranks {strangers}"
-        fix = f"its own words are in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
+        message += f": {reason}" if reason else ""
+        fix = f"all that it wrote is in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
         error = StepError(message=f"{message}\n  fix: {fix}")
         return StepResult(ok=False, cause=EXITED if code else RENDEZVOUS, error=error)
-    error = StepError(message=f"{launcher} left with {ending} before its ranks returned")
+    message = f"{launcher} left with {ending} before its ranks returned" + (f": {reason}" if reason else "")
+    error = StepError(message=message)
     return StepResult(ok=False, exit_code=code or None, error=error)
 
 
-def _not_started(ranks: Mapping[int, RankState], expected: Sequence[int], launch: Launch) -> StepResult:
+def _not_started(ranks: Mapping[int, RankState], expected: Sequence[int], launch: Launch, reason: str) -> StepResult:
     missing = [rank for rank in expected if rank not in ranks]
     number = "none" if len(missing) == len(expected) else f"{len(expected) - len(missing)}"
     numbers = ", ".join(map(str, missing[:16])) + (", …" if len(missing) > 16 else "")
     limit = f"within its start_timeout of {time_text(launch.start_timeout or 0.0)}"
     message = f"{launch.launcher} started {number} of {len(expected)} ranks {limit}; missing: {numbers}"
+    message += f"; it wrote: {reason}" if reason else ""
     return StepResult(ok=False, cause=NOT_STARTED, error=StepError(message=message), failed_at=time.time())
 
 

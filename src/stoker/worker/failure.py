@@ -35,6 +35,8 @@ from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
 from stoker.worker.notice import Terminated
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WRAPPERS: Final = frozenset(os.path.join(_HERE, "worker", name) for name in ("evidence.py", "rank.py"))
+"""Modules whose functions stand around a framework's in a rank."""
 _STANDARD: Final = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _CRASHES: Final = frozenset(
@@ -58,6 +60,9 @@ _RAISED: Final = lazy_pattern(
     r"^(?:\[[^\]]*\]:? *)*(?:((?:\w+\.)*\w*(?:Error|Exception)\w*)(?::? *(.*))?|\s*what\(\): +(.*))$"
 )
 _FAULT_FRAME: Final = lazy_pattern(r'  File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<name>.+)')
+_FRAME: Final = lazy_pattern(r'  File "(?P<file>.*)", line [0-9]+')
+_LONG_ROW: Final = 300
+"""Characters of a line of an exception's message where a traceback is to be short."""
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
 """Causes that leave open why an attempt failed; every other one is an explanation itself."""
 _OTHERS: Final = ("subprocess.CalledProcessError", "ChildFailedError")
@@ -107,7 +112,8 @@ def describe_exception(error: BaseException, *, keep: Callable[[str], str] | Non
     user_part = _users(error.__traceback__)
     if isinstance(error, StokerError) and not _is_users(user_part):
         return StepError(type=type(error).__name__, message=_message(error), because=_because(error))
-    text = _traceback(error, user_part)
+    late: list[BaseException] = []
+    text = _traceback(error, user_part, late)
     words = _words(error)
     digest = ""
     if keep is not None and (len(text) > TEXT_LIMIT or len(words) > MESSAGE_LIMIT):
@@ -122,13 +128,14 @@ def describe_exception(error: BaseException, *, keep: Callable[[str], str] | Non
         message=bounded(words, whole=whole),
         traceback=bounded(text, TEXT_LIMIT, whole=whole),
         place=location,
-        because=_because(error),
+        because=(*_because(error), *(_line(_type(one), _message(one)) for one in late)),
         whole=digest,
     )
 
 
-def _traceback(error: BaseException, trace: TracebackType | None) -> str:
-    """The traceback with those of the exceptions that led to it, as far as Python can print them."""
+def _traceback(error: BaseException, trace: TracebackType | None, late: list[BaseException]) -> str:
+    """The traceback with those of the exceptions that led to it, as far as Python can print them. What is raised
+    meanwhile goes into `late`: torch's handler of SIGCHLD raises why a loader's worker died."""
     if isinstance(error, StokerError) and trace is not None:  # its message says it all
         return f"{user_traceback(error)}\n"
     causes, link = 0, error
@@ -136,11 +143,22 @@ def _traceback(error: BaseException, trace: TracebackType | None) -> str:
         causes, link = causes + 1, earlier
     chained = causes <= _CHAIN_SHOWN
     try:
-        text = "".join(traceback.format_exception(type(error), error, trace, chain=chained))
+        shown = traceback.TracebackException(type(error), error, trace, compact=True)
+        _leave_out_wrappers(shown)
+        text = "".join(shown.format(chain=chained))
     except Exception as broken:  # attributes of the user's own, or groups within groups within groups
-        text = f"{''.join(traceback.format_tb(trace))}{_line(_type(error), _message(error))}\n"
-        return f"{text}<the rest of the traceback cannot be shown: {type(broken).__name__}>\n"
+        late.append(broken)
+        frames = "".join(traceback.format_tb(trace))
+        text = f"Traceback (most recent call last):\n{frames}{_line(_type(error), _message(error))}\n"
+        return f"{text}<the rest of the traceback cannot be shown: {_line(_type(broken), _message(broken))}>\n"
     return text if chained else f"<more than {_CHAIN_SHOWN} earlier exceptions left out>\n\n{text}"
+
+
+def _leave_out_wrappers(shown: traceback.TracebackException | None) -> None:
+    """Take the frames out of a traceback that stand between the user's call of a framework and the framework."""
+    while shown is not None:
+        shown.stack[:] = [frame for frame in shown.stack if frame.filename not in _WRAPPERS]
+        shown = shown.__cause__ or shown.__context__
 
 
 def _earlier(error: BaseException) -> BaseException | None:
@@ -307,6 +325,28 @@ def explanation_lines(*, why: str, advice: str, evidence: str, whole: str = "", 
     """The lines that explain a failure below its traceback, each ended; what the body says already is left out."""
     rows = (("why", why), ("fix", advice), ("seen", evidence), ("whole", whole))
     return "".join(f"  {name}: {text}\n" for name, text in rows if text and text not in body)
+
+
+def short_traceback(text: str, lines: int) -> str:
+    """A traceback in so many lines: of the last exception, the innermost frames of the user's, and what it says."""
+    rows = text.split("\n")
+    begins = [number for number, row in enumerate(rows) if row.startswith("Traceback (most recent call last):")]
+    if len(rows) <= lines or not begins:
+        return text
+    rows = rows[begins[-1] :]
+    frames: list[list[str]] = []
+    says = next((number for number, row in enumerate(rows[1:], 1) if not row.startswith("  ")), len(rows))
+    for row in rows[1:says]:
+        if row.startswith("  File "):
+            frames.append([row])
+        elif frames and not set(row) <= set(" ^~"):
+            frames[-1].append(row)
+    own = [frame for frame in frames if (match := _FRAME.match(frame[0])) and not _is_library(match["file"])] or frames
+    words = [row if len(row) <= _LONG_ROW else row[: _LONG_ROW - 1] + "…" for row in rows[says:]][: max(1, lines - 3)]
+    shown: list[str] = []
+    while own and len(shown) + len(own[-1]) + len(words) < lines:
+        shown = [*own.pop(), *shown]
+    return "\n".join([rows[0], *shown, *words])
 
 
 def of_exit(*, code: int | None, signal_number: int | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ agent (`worker.agent`) over a Unix socket, in frames:
     watcher  → {"op": "hello", "rank", "local_rank", "world_size", "pid", "child"} … {"op": "exit", "rank", "status"}
     streams  → {"op": "stream", "rank", "name"}, and then what the rank writes, as it is
     the rank → {"op": "begin", "rank"} ← the job, → {"op": "result", "rank", "result"}
+             → {"op": "witness", "rank"} ← a byte, → {"op": "account", "rank", "account"}, as often as it is asked
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import Any, Callable, Final, Iterator, Mapping
 
@@ -31,7 +33,7 @@ from stoker.core.errors import StokerError
 from stoker.core.status import WRONG_WORLD
 from stoker.launchers.base import Launcher, Place
 from stoker.launchers.registry import LAUNCHERS, place_of
-from stoker.worker import processes
+from stoker.worker import evidence, processes
 from stoker.worker.imports import call_on_import
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
 
@@ -153,8 +155,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     from stoker.core.codec import from_json, to_json
     from stoker.core.protocol import StepTask, WorkerJob
     from stoker.store.blobs import Blobs
-    from stoker.worker import gate
-    from stoker.worker.imports import call_on_import
+    from stoker.worker import failure, gate
     from stoker.worker.notice import Notice
     from stoker.worker.treememory import childrens_peak, own_peak
     from stoker.worker.worker import Worker, failure_result, prepare
@@ -166,6 +167,11 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     stacks = open(stacks_file(spec["folder"], position.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
     faulthandler.register(STACKS, file=stacks, all_threads=True)
     faulthandler.enable(file=2, all_threads=False)
+    evidence.Trail(evidence.trail_file(spec["folder"], position.rank)).watch()
+    witness = evidence.RankWitness(lambda error: to_json(failure.describe_exception(error)))
+    witness.listen()
+    asked = connect(address, {"op": "witness", "rank": position.rank})
+    threading.Thread(target=_give_accounts, args=(asked, position.rank, witness), daemon=True).start()
     prepare()
     notice = Notice(spec["grace"])
     notice.listen()
@@ -207,6 +213,14 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     sys.exit(0 if result.ok else 1)
 
 
+def _give_accounts(connection: socket.socket, rank: int, witness: evidence.RankWitness) -> None:
+    """Answer the agent each time that it asks where this rank stands."""
+    with contextlib.suppress(OSError):  # it is gone
+        while connection.recv(1):
+            account = {"op": "account", "rank": rank, "account": witness.account()}
+            connection.sendall(wire.framed(account))
+
+
 def _receive_job(connection: socket.socket) -> dict[str, Any]:
     frames = wire.Frames()
     while data := connection.recv(1 << 18):
@@ -230,10 +244,10 @@ class WrongWorld(StokerError):
 
     cause = WRONG_WORLD
 
-    def __init__(self, framework: str, count: int, world_size: int, fix: str) -> None:
+    def __init__(self, words: str, count: int, world_size: int, fix: str) -> None:
         ranks = "1 rank" if count == 1 else f"{count} ranks"
         super().__init__(
-            f"{framework} counts {ranks} here, and {world_size} were started: they do not work together",
+            f"{words} {ranks} here, and {world_size} were started: they do not work together",
             fix=f"{fix}; where ranks are meant to be apart, say one_world=False in the launch",
         )
 
@@ -241,8 +255,11 @@ class WrongWorld(StokerError):
 def watch(launcher: Launcher, world_size: int) -> None:
     """Check the world whenever this process initialises a framework; raises `WrongWorld` out of that call."""
 
-    def check() -> None:
-        verify(launcher, world_size)
+    def check(name: str, arguments: Any, keywords: Mapping[str, Any], made: bool) -> None:
+        if made:
+            verify(launcher, world_size)
+        elif name == evidence.INIT:
+            _refuse_larger(world_size, arguments, keywords)
 
     def wrap(name: str) -> None:
         owner, function = _INITIALISERS[name]
@@ -250,7 +267,7 @@ def watch(launcher: Launcher, world_size: int) -> None:
         place = getattr(module, owner, None) if owner else module
         original = getattr(place, function, None)
         if original is not None:
-            setattr(place, function, _checked(original, check))
+            setattr(place, function, _checked(original, functools.partial(check, function)))
 
     call_on_import(_INITIALISERS, wrap)
 
@@ -259,17 +276,28 @@ def verify(launcher: Launcher, world_size: int) -> None:
     """Raise `WrongWorld` where a framework that this process has initialised counts another number of ranks."""
     for framework, count, fix in _worlds(launcher):
         if count != world_size:
-            raise WrongWorld(framework, count, world_size, fix)
+            raise WrongWorld(f"{framework} counts", count, world_size, fix)
 
 
-def _checked(function: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
+def _checked(function: Callable[..., Any], check: Callable[[Any, Mapping[str, Any], bool], None]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        check(arguments, keywords, False)
         value = function(*arguments, **keywords)
-        check()
+        check(arguments, keywords, True)
         return value
 
     return call
+
+
+def _refuse_larger(world_size: int, arguments: Any, keywords: Mapping[str, Any]) -> None:
+    """Raise `WrongWorld` before `init_process_group` waits for ranks that nobody has started."""
+    asked, _ = evidence.asked_world(arguments, keywords)
+    if asked > world_size:
+        own = evidence.asked_world((), {})[0] != asked
+        who = "its argument world_size" if own else "WORLD_SIZE, which the step's code has changed,"
+        fix = "call init_process_group without rank and world_size, and leave RANK and WORLD_SIZE alone"
+        raise WrongWorld(f"init_process_group is called for a world that {who} says has", asked, world_size, fix)
 
 
 def _worlds(launcher: Launcher) -> Iterator[tuple[str, int, str]]:

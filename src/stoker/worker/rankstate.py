@@ -7,11 +7,14 @@ import signal
 import socket
 import sys
 import time
-from typing import IO, Final
+from typing import IO, Any, Final, Mapping
 
 import attrs
 
-from stoker.core.protocol import StepResult
+from stoker.core.codec import from_json
+from stoker.core.protocol import RankEvidence, StepError, StepResult
+from stoker.core.status import CANCELLED
+from stoker.worker.evidence import read_trail, trail_file
 from stoker.worker.secrets import Masker
 
 Line = tuple[float, str, "int | None", str]
@@ -46,11 +49,57 @@ class RankState:
     """Its exit code, or the negative number of the signal that ended it; None while it runs."""
     failed_at: float = 0.0
     """On the monotonic clock; 0 while it has not failed."""
+    ended_at: float = 0.0
+    """In seconds since the epoch: when its process ended; 0 while it runs."""
+    outside: bool = False
+    """Whether SIGTERM ended it before any rank had failed, and before anybody was to be ended."""
+    account: Mapping[str, Any] = attrs.field(factory=dict)
+    """What it answered when it was asked where it stands (`evidence.RankWitness`)."""
 
     @property
     def succeeded(self) -> bool:
         """Whether it delivered a result, and not that of a failure."""
         return self.result is not None and self.result.ok
+
+
+def evidence_of(state: RankState, folder: str) -> RankEvidence:
+    """What is known of a rank, from its state, its account, and the trail that it left in a folder."""
+    operations, waited = read_trail(trail_file(folder, state.rank))
+    end, error, cause, at = "", None, "", state.ended_at
+    if state.result is not None:
+        end = "returned" if state.result.ok else "raised"
+        error, cause, at = state.result.error, state.result.cause, state.result.end or at
+    elif state.status is not None:
+        end = "died"
+    if was_ended(state) and not state.outside:
+        end = "asked"
+    account = state.account
+    raising = end in ("", "asked") and bool(account.get("raising"))
+    if raising:
+        error = from_json(StepError, account["raising"], strict=False)
+    return RankEvidence(
+        rank=state.rank,
+        end=end,
+        at=at,
+        status=state.status,
+        cause=cause,
+        error=error,
+        raising=raising,
+        stands=account.get("stands", ""),
+        text=account.get("text", ""),
+        lock=account.get("lock", ""),
+        threads={name: from_json(StepError, text, strict=False) for name, text in account.get("threads", ())},
+        operations=operations,
+        counts={one.group: one.number for one in operations},
+        waited=waited,
+    )
+
+
+def was_ended(state: RankState) -> bool:
+    """Whether it was ended without a fault of its own: after a failure, launchers and the agent send SIGTERM."""
+    if state.result is None:
+        return state.status == -signal.SIGTERM
+    return state.result.cause == CANCELLED
 
 
 class RankOutput:

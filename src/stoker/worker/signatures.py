@@ -362,6 +362,29 @@ CHILDREN: Final = (
         pattern=r"Cannot re-initialize CUDA in forked subprocess",
     ),
     Signature(
+        name="open-files",
+        cause=status.USER_ERROR,
+        why="the process has as many files and sockets open as its limit allows",
+        advice=(
+            "close what is no longer used, or raise the limit (`ulimit -n`, a container's --ulimit nofile=…); for "
+            'tensors that loaders send: torch.multiprocessing.set_sharing_strategy("file_system")'
+        ),
+        pattern=r"\[Errno 24\] Too many open files|\bEMFILE\b|received 0 items of ancdata",
+    ),
+    Signature(
+        name="no-more-threads",
+        cause=status.USER_ERROR,
+        why="the system gave the process no further thread or process",
+        advice=(
+            "start fewer (loader workers, OMP_NUM_THREADS), or raise the limit: `ulimit -u`, a container's "
+            "--pids-limit, memory for their stacks"
+        ),
+        pattern=(
+            r"can't start new thread|\[Errno 11\] Resource temporarily unavailable"
+            r"|pthread_create[^\n]*(?:failed|Resource temporarily unavailable)"
+        ),
+    ),
+    Signature(
         name="torchrun-child-killed",
         cause=status.KILLED,
         why="the rank of torchrun that failed first was killed by SIGKILL; out of memory is the most frequent reason",
@@ -602,6 +625,24 @@ RANKS: Final = (
         ),
         printed=True,
     ),
+    # torch/csrc/distributed/c10d/reducer.cpp
+    Signature(
+        name="ddp-other-model",
+        cause=status.MISMATCH,
+        why="the ranks gave models of different shapes to DistributedDataParallel",
+        advice="build the same model on all ranks: from one configuration, with no condition on the rank or its data",
+        pattern=r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param",
+    ),
+    Signature(
+        name="ddp-unused",
+        cause=status.USER_ERROR,
+        why="parameters of the model took no part in the loss, and DistributedDataParallel waits for their gradients",
+        advice=(
+            "use all outputs of forward in the loss, or say DistributedDataParallel(…, find_unused_parameters=True); "
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL in the step's environment names the parameters"
+        ),
+        pattern=r"Expected to have finished reduction in the prior iteration before starting a new one",
+    ),
     Signature(
         name="duplicate-gpu",
         cause=status.NO_GPU,
@@ -637,6 +678,8 @@ RANKS: Final = (
         ),
         pattern=(
             r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined|RendezvousTimeoutError"
+            # torch/csrc/distributed/c10d/TCPStore.cpp
+            r"|DistStoreError: wait timeout after \d+ms, keys: |DistStoreError: Socket Timeout"
             r"|RendezvousConnectionError|The client socket has timed out after \w+ while trying to connect to"
         ),
     ),
@@ -718,6 +761,14 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
             "look into what it wrote: `stoker logs RUN STEP --rank launcher`; mostly it waits for an address or a port "
             "that another program has; start_timeout allows a slow start more time"
         ),
+    ),
+    status.RANK_LEFT: (
+        "a rank returned, or left its group, while others waited for it in a collective operation",
+        "give all ranks the same number of batches, or let them end apart: torch.distributed.algorithms.join.Join",
+    ),
+    status.MISMATCH: (
+        "the ranks called different collective operations, or the same one with different tensors",
+        "call the same operations in the same order on all ranks, with tensors of one shape and type",
     ),
     status.WRONG_WORLD: (
         "a framework in a rank did not find the other ranks, so that each of them does the work of all",

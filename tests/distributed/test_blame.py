@@ -1,0 +1,191 @@
+"""Which rank is to blame, from evidence alone: what the table of failures cannot bring about on one machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from stoker.core.protocol import Operation, RankEvidence, StepError
+from stoker.worker import evidence
+from stoker.worker.blame import Verdict, ordinal, verdict
+
+CLOSED = StepError(type="RuntimeError", message="[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:7")
+WATCHDOG = StepError(
+    type="torch.distributed.DistBackendError",
+    message="[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE) ran for 600 s",
+)
+OWN = StepError(type="KeyError", message="KeyError: 'label'", traceback="…")
+
+
+def calls(*names: str, group: str = "0", last: float = 1.0, begin: int = 1, subject: str = "") -> dict[str, Any]:
+    """The operations of a rank, the last of which ended at `last`."""
+    operations = [
+        Operation(number=number, name=name, group=group, subject=subject, place=f"train.py:{number}", ended=1.0)
+        for number, name in enumerate(names, begin)
+    ]
+    operations[-1] = attrs.evolve(operations[-1], ended=last)
+    return {"operations": tuple(operations), "counts": {group: operations[-1].number}}
+
+
+def rank(number: int, **facts: Any) -> RankEvidence:
+    return RankEvidence(rank=number, **facts)
+
+
+def complains(number: int, error: StepError = CLOSED, **facts: Any) -> RankEvidence:
+    return rank(number, end="raised", cause="user-error", error=error, **{"at": 1.0, **facts})
+
+
+REDUCE = "all_reduce"
+CASES: dict[str, tuple[list[RankEvidence], bool, tuple[str, int | None, tuple[int, ...]]]] = {
+    "nobody failed": ([rank(0, end="returned"), rank(1, end="returned")], False, ("none", None, ())),
+    "the complaint came first": (
+        [complains(0, at=1.0), rank(1, end="died", status=-9, at=1.4), rank(2, end="asked", at=1.5)],
+        False,
+        ("", 1, (1,)),
+    ),
+    "two failed by themselves": (
+        [rank(0, end="raised", error=OWN, at=2.0), rank(1, end="died", status=-11, at=1.0)],
+        False,
+        ("", 1, (0, 1)),
+    ),
+    "an error outside of an operation outweighs an earlier one inside": (
+        [
+            rank(0, end="raised", error=StepError(type="E", message="broken"), at=1.0, **calls(REDUCE, last=-1.0)),
+            rank(1, end="raised", error=OWN, at=2.0, **calls("barrier")),
+        ],
+        False,
+        ("", 1, (1,)),
+    ),
+    "NCCL's watchdog, and a rank that reads data": (
+        [
+            complains(0, WATCHDOG, **calls(*[REDUCE] * 9, last=-1.0)),
+            rank(1, end="asked", stands="data.py:3", text="read()", **calls(*[REDUCE] * 8)),
+        ],
+        False,
+        ("nccl-timeout", 1, (1,)),
+    ),
+    "all stand in one operation: the network": (
+        [rank(0, **calls(REDUCE, last=0.0)), rank(1, **calls(REDUCE, last=0.0))],
+        True,
+        ("none", None, ()),
+    ),
+    "the one that is behind waits for a third": (
+        [
+            rank(0, **calls(REDUCE, last=0.0, group="pair")),
+            rank(1, stands="a.py:1", **calls("barrier")),
+            rank(2, **calls("barrier", REDUCE, last=0.0)),
+        ],
+        True,
+        ("hang", 1, (1,)),
+    ),
+    "a group whose operations are older than the trail": (
+        [
+            rank(0, **calls(REDUCE, last=0.0, group="pair")),
+            rank(1, stands="a.py:1", **calls(*["barrier"] * evidence.SLOTS, begin=100)),
+        ],
+        True,
+        ("none", None, ()),
+    ),
+    "an exception that its own code handles is none": (
+        [complains(0), rank(1, end="asked", error=CLOSED, raising=True)],
+        False,
+        ("", 0, (0,)),
+    ),
+    "no rank is known to be the reason": ([complains(0), complains(1, at=0.5)], False, ("", 1, (0, 1))),
+    "all fail alike: the first by number": (
+        [rank(0, end="raised", error=OWN, at=2.0), rank(1, end="raised", error=OWN, at=1.0)],
+        False,
+        ("", 0, (0, 1)),
+    ),
+    "shapes of operations that may differ": (
+        [
+            complains(0, **calls("all_to_all_single", subject="[2]", last=-1.0)),
+            rank(1, **calls("all_to_all_single", subject="[3]", last=0.0)),
+        ],
+        False,
+        ("", 0, (0,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_rank_whose_evidence_explains_the_others(name: str) -> None:
+    ranks, hung, (cause, culprit, at_fault) = CASES[name]
+    found = verdict(ranks, hung=hung)
+    if cause == "none":
+        assert found is None
+    else:
+        assert isinstance(found, Verdict)
+        assert (found.cause, found.rank, found.at_fault) == (cause, culprit, at_fault)
+
+
+def test_a_trail_is_whole_after_it_has_gone_round(tmp_path: Any) -> None:
+    path = evidence.trail_file(str(tmp_path), 3)
+    trail = evidence.Trail(path)
+    reduce = trail.recorded(lambda tensor, fails=False: 1 / (not fails), "all_reduce")
+    for _ in range(evidence.SLOTS + 5):
+        reduce(None)
+    with pytest.raises(ZeroDivisionError):
+        reduce(None, fails=True)
+    operations, seconds = evidence.read_trail(path)
+    assert [one.number for one in operations] == list(range(7, evidence.SLOTS + 7))
+    assert [one.ended > 0 for one in operations] == [True] * (evidence.SLOTS - 1) + [False]
+    assert (
+        operations[-1].place.startswith("tests/distributed/test_blame.py:") or "test_blame.py:" in operations[-1].place
+    )
+    assert 0 < seconds < 10
+    assert evidence.read_trail(str(tmp_path / "none")) == ((), 0.0)
+
+
+def test_an_operation_inside_another_is_none_of_the_steps(tmp_path: Any) -> None:
+    trail = evidence.Trail(evidence.trail_file(str(tmp_path), 0))
+    inner = trail.recorded(lambda: None, "all_gather")
+    trail.recorded(inner, "all_gather_object")()
+    operations, _ = evidence.read_trail(evidence.trail_file(str(tmp_path), 0))
+    assert [one.name for one in operations] == ["all_gather_object"]
+
+
+def _handles() -> BaseException:
+    import sys
+
+    try:
+        raise ImportError("no such module")
+    except ImportError as error:
+        assert evidence.is_handled(error, sys._getframe())
+        return error
+
+
+def _raises_again() -> None:
+    import sys
+
+    try:
+        raise KeyError("label")
+    except KeyError as error:
+        assert not evidence.is_handled(error, sys._getframe())
+        raise
+
+
+def _cleans_up() -> None:
+    import sys
+
+    try:
+        raise KeyError("label")
+    finally:
+        error = sys.exc_info()[1]
+        assert error is not None and not evidence.is_handled(error, sys._getframe())
+
+
+def test_an_exception_that_is_handled_is_told_from_one_on_its_way() -> None:
+    _handles()
+    for raises in (_raises_again, _cleans_up):
+        with pytest.raises(KeyError, match="label"):
+            raises()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (112, "112th"), (21, "21st")]
+)
+def test_ordinals(number: int, text: str) -> None:
+    assert ordinal(number) == text

@@ -1,0 +1,44 @@
+"""Every row of the table of distributed failures, as a user's code makes it happen: its cause, rank and words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.distributed.conftest import scripted
+from tests.distributed.failures import FAILURES, Failure, script, without_lines
+from tests.engine.conftest import Lab
+
+GROUPS = {group: list(rows) for group, rows in itertools.groupby(FAILURES, lambda row: row.group)}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A group's run, and what the terminal showed, made when a test first asks for it."""
+    made: dict[str, tuple[Lab, str]] = {}
+
+    def run(group: str) -> tuple[Any, str]:
+        if group not in made:
+            lab = scripted(Lab(tmp_path_factory.mktemp(group)), script(GROUPS[group]), name=f"{group}.py")
+            made[group] = lab, lab.start(f"{group}.py").wait(1, 1200)
+        lab, shown = made[group]
+        return lab[group], shown
+
+    yield run
+    for lab, _ in made.values():
+        lab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
+def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
+    run, shown = ran(row.group)
+    failure = run.steps[row.name].failure
+    message = without_lines(f"{failure.message}\n{failure.traceback}")
+    assert (failure.cause, failure.rank) == (row.cause, row.rank), message
+    assert row.says in message
+    lines = shown.splitlines()
+    (begin,) = [number for number, line in enumerate(lines) if line.startswith(f"{row.name} failed")]
+    assert lines.index("", begin) - begin <= 10, "it fits on the screen"
