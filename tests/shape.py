@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 581,  # secrets, artifacts and models by name
     "lines of code": 106_650,  # secrets, artifacts and models by name, which ZenML has in its server
-    "lines of tests": 109_520,
+    "lines of tests": 109_300,
     "longest file": 870,
     "untyped mappings": 1_952,  # the documents of secrets, artifacts and models by name
 }
