@@ -78,7 +78,6 @@ ANOTHER = "3.13" if sys.version_info[:2] == (3, 12) else "3.12"
 WITH_UV = str(Path(sys.executable).parent)
 ARM = "manylinux_2_17_aarch64"
 LINUX = "manylinux_2_17_x86_64"
-VISION = "torch==2.4.0+cu121", "torchvision==0.19.0+{}"
 FLASH = "https://x/flash_attn-2.6.3+cu122torch{}cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
 
 

@@ -10,15 +10,6 @@ AFTER = """
     def a(self):
         self.next(self.end)
 """
-TWO_WAYS = """
-    @step
-    def a(self):
-        self.next(self.@@)
-
-    @step
-    def b(self):
-        self.next(self.end)
-"""
 ROUND = """
     @step
     def a(self):

@@ -336,3 +336,35 @@ def test_a_pod_that_went_without_a_last_word_did_not_fail_by_itself() -> None:
     assert end is not None
     assert (end.state, end.cause, end.free) == ("interrupted", status.KILLED, False)
     assert "its node gpu-node-1 was lost" in end.message
+
+
+def test_elements_that_the_deadline_of_their_job_ended() -> None:
+    """One had finished, one is seen to have been ended, and one still stops: that one's end waits for the Job's."""
+    target = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}
+    job: Object = {
+        "metadata": {"name": "fan", "uid": "job"},
+        "spec": {"completions": 3, "completionMode": "Indexed", "backoffLimitPerIndex": 0, "activeDeadlineSeconds": 60},
+        "status": {"completedIndexes": "0", "conditions": [target]},
+    }
+    ended, stops = pod_of({"exitCode": 143, "finishedAt": "2026-11-21T05:01:00Z"}), pod_of(None, phase="Running")
+    assert causes.element_end(job, 0, []).state == "succeeded"
+    end = causes.element_end(job, 1, [ended])
+    assert end is not None and (end.cause, end.index, "(60 s)" in end.message) == (status.TIMED_OUT, 1, True), end
+    assert causes.element_end(job, 2, [stops]) is None
+    job["status"]["conditions"].append({**target, "type": "Failed"})
+    last = causes.element_end(job, 2, [stops])
+    assert last is not None and (last.cause, last.index) == (status.TIMED_OUT, 2), last
+    # Ended because of the others, an element has its own end.
+    job["status"]["conditions"] = [{**target, "reason": "MaxFailedIndexesExceeded"}]
+    other = causes.element_end(job, 1, [ended])
+    assert other is not None and other.cause == status.KILLED, other
+
+
+def test_a_container_that_was_put_first_decides_nothing_where_an_annotation_names_another() -> None:
+    pod = pod_of({"exitCode": 139})
+    pod["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "main"}
+    pod["spec"]["containers"].insert(0, {"name": "proxy"})
+    pod["status"]["containerStatuses"].insert(0, {"name": "proxy", "state": {"terminated": {"exitCode": 0}}})
+    job = {"metadata": {"name": "train", "uid": "job"}, "spec": {"completions": 1, "backoffLimit": 0}, "status": {}}
+    end = causes.end_of(job, [pod])
+    assert end is not None and (end.cause, end.exit_code) == (status.CRASHED, 139), end

@@ -15,6 +15,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from tests.kubernetes import drivers
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_claims import make_claim
 from tests.kubernetes.test_pods import VERSIONS
@@ -33,18 +34,6 @@ from stoker.core.plan import Code
 from stoker.store.rows import DRIVER_PLACE, RunRow
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
-STACK = """
-stack = "cluster"
-[stacks.cluster]
-{places}
-[stacks.cluster.orchestrator]
-flavor = "kubernetes"
-kubeconfig = "{kubeconfig}"
-image = "team/step:1"
-executable = "{python}"
-{more}
-driver = {{service_account = "driver", memory = "1GiB", node_selector = {{{nodes}}}}}
-"""
 PROGRAM = """
     import os
     import time
@@ -140,7 +129,8 @@ class Detached:
 
 
 def stack(cluster: LocalCluster, *, places: str = "", more: str = "shares_files = true", nodes: str = "") -> str:
-    return STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable, places=places, more=more, nodes=nodes)
+    driver = f'driver = {{service_account = "driver", memory = "1GiB", node_selector = {{{nodes}}}}}'
+    return drivers.stack(cluster, more, driver, places=places, shares=False)
 
 
 def give_rights(cluster: LocalCluster, store: str = "") -> None:

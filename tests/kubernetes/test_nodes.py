@@ -47,6 +47,14 @@ def pod_on(where: str, gpus: int, phase: str = "Running") -> dict[str, Any]:
     return {"metadata": {"name": "x"}, "spec": {**spec(gpus), "nodeName": where}, "status": {"phase": phase}}
 
 
+def affinity(*expressions: Mapping[str, Any]) -> dict[str, Any]:
+    terms = [{"matchExpressions": [dict(each)]} for each in expressions]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": rule}}
+
+
+L4 = affinity({"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-L4"]})
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 RESERVED = {"key": "gpu", "value": "reserved", "effect": "NoSchedule"}
 
 
@@ -67,6 +75,14 @@ def test_the_sentence_names_what_is_free_the_taints_and_the_largest_node() -> No
         ([node("a", ready=False)], [], spec(1), "1 node is not ready"),
         ([node("a", 4), node("b", 2)], [], spec(8), "2 nodes have 2 to 4 in all; the largest node ever has 4"),
         ([node("a")], [], spec(1, nodeSelector={"disk": "ssd"}), "1 node has not the label disk=ssd"),
+        ([node("a", labels=H100)], [], spec(1, **L4), "1 node has H100, not L4;"),
+        # Another model would not help.
+        (
+            [node("a", labels=H100)],
+            [],
+            spec(1, nodeSelector={"disk": "ssd"}, **L4),
+            "1 node has not the label disk=ssd;",
+        ),
         ([node("a", cpu="2")], [], spec(1, cpu="4"), "needs 1 × nvidia.com/gpu and 4 CPUs: 1 node has 2 CPUs in all"),
         ([node("a")], [], spec(memory="900Gi"), "needs 900Gi of memory: 1 node has 512Gi in all"),
         ([], [], spec(1), "needs 1 × nvidia.com/gpu: the cluster has no nodes"),
@@ -74,12 +90,6 @@ def test_the_sentence_names_what_is_free_the_taints_and_the_largest_node() -> No
 )
 def test_other_obstacles(items: list[Any], pods: list[Any], wanted: Mapping[str, Any], text: str) -> None:
     assert text in obstacles_text(wanted, cluster_nodes(items, pods))
-
-
-def affinity(*expressions: Mapping[str, Any]) -> dict[str, Any]:
-    terms = [{"matchExpressions": [dict(each)]} for each in expressions]
-    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {"affinity": {"nodeAffinity": rule}}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +185,7 @@ def test_requests_of_pods() -> None:
     pod = {
         "containers": [
             {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "2", "memory": "1Gi"}}},
-            {"resources": {"limits": {"cpu": "1"}}},
+            {"resources": {"limits": {"cpu": "1", GPU: "0"}}},
         ],
         "initContainers": [
             {"restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}},

@@ -11,54 +11,17 @@ from typing import Any
 import pytest
 from tests.kubernetes.drivers import nothing_left, says, stack, start
 from tests.kubernetes.server.cluster import LocalCluster
+from tests.programs import HELPER, LEARN, LEARNED
 from tests.servers.drivers import LEAVES, Driver
 from tests.servers.s3 import running as s3_running
 
-PIPELINES = """
-import os, sys, time
-
-import helper
-from stoker import context, pipeline, step
-from stoker.config import ResourceSettings, Torchrun
-
-@step
-def make(n: int) -> list[int]:
-    print("made in", os.getcwd())
-    print("a word aside", file=sys.stderr)
-    return helper.numbers(n)
-
+PIPELINES = (
+    LEARN.replace("TIMEOUT", "12s")
+    + """
 @step(cache=False)
 def square(number: int) -> int:
     print("squares", number)
-    if number == 3 and os.environ.get("STUMBLE"):
-        raise ValueError("three is too much")
     return number**2
-
-@step(cache=False, timeout="12s", retry=1)
-def train(numbers: list[int]) -> int:
-    saved = context.checkpoint_dir / "epoch"
-    if saved.exists():
-        return sum(numbers) + int(saved.read_text())
-    print("first attempt", flush=True)
-    while not context.should_stop:
-        time.sleep(0.05)
-    saved.write_text("100")
-    raise SystemExit("saved in time")
-
-@step(
-    cache=False,
-    resources=ResourceSettings(nodes=2, gpu_count=2, cpu_count=0.5),
-    launch=Torchrun(nproc_per_node=2, outputs="all"),
-)
-def ranks() -> dict:
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    total = torch.tensor([context.rank + 1])
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-    return {"rank": context.rank, "node": context.node, "sum": int(total)}
 
 @step(cache=False, resources=ResourceSettings(nodes=2, cpu_count=0.5))
 def nodes() -> list:
@@ -74,16 +37,9 @@ def learn_apart(n: int = 4):
     nodes()
     return train(square.map(make(n)))
 
-@step(cache=False)
-def wait(flag: str) -> str:
-    print("waiting", flush=True)
-    while not os.path.exists(flag):
-        time.sleep(0.05)
-    return "seen"
-
-@pipeline
-def long(flag: str):
-    return wait(flag)
+def apart():
+    run = learn_apart()
+    print("total", run.steps["train"].output.load(), run.steps["nodes"].output.load())
 
 @step(cache=False)
 def big() -> str:
@@ -95,23 +51,9 @@ def big() -> str:
 @pipeline
 def talk():
     big()
-
-if __name__ == "__main__":
-    if sys.argv[1] == "learn":
-        run = learn()
-        print("total", run.steps["train"].output.load(), "ranks", run.steps["ranks"].output.load())
-    elif sys.argv[1] == "apart":
-        run = learn_apart()
-        print("total", run.steps["train"].output.load(), run.steps["nodes"].output.load())
-    elif sys.argv[1] == "talk":
-        talk()
-    else:
-        long(sys.argv[1])
 """
-HELPER = """
-def numbers(n):
-    return list(range(n))
-"""
+    + LEARNED
+)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.programs import HELPER, LEARN, LEARNED
 from tests.servers.raycluster import TOKEN, RayCluster
 
 from stoker.backends.ray.beside import METADATA
@@ -24,60 +25,13 @@ stack = "ray"
 orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RAY"}}
 """
 
-PIPELINES = """
-import os, time
-from pathlib import Path
-
-import helper
-from stoker import context, pipeline, step
-from stoker.config import ResourceSettings, Torchrun
-
-@step
-def make(n: int) -> list[int]:
-    print("made in", os.getcwd())
-    return helper.numbers(n)
-
-@step(cache=False, timeout="4s", retry=1)
-def train(numbers: list[int]) -> int:
-    saved = context.checkpoint_dir / "epoch"
-    if saved.exists():
-        return sum(numbers) + int(saved.read_text())
-    print("first attempt", flush=True)
-    while not context.should_stop:
-        time.sleep(0.05)
-    saved.write_text("100")
-    raise SystemExit("saved in time")
-
-@step(
-    cache=False,
-    resources=ResourceSettings(nodes=2, gpu_count=2, cpu_count=0.5),
-    launch=Torchrun(nproc_per_node=2, outputs="all"),
-)
-def ranks() -> dict:
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    total = torch.tensor([context.rank + 1])
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-    return {"rank": context.rank, "node": context.node, "sum": int(total)}
-
+PIPELINES = (
+    LEARN.replace("TIMEOUT", "4s")
+    + """
 @pipeline
 def learn(n: int = 4):
     ranks()
     return train(make(n))
-
-@step(cache=False)
-def wait(flag: str) -> str:
-    print("waiting", flush=True)
-    while not os.path.exists(flag):
-        time.sleep(0.05)
-    return "seen"
-
-@pipeline
-def long(flag: str):
-    return wait(flag)
 
 @step(resources=ResourceSettings(gpu_count=9))
 def huge() -> None:
@@ -86,21 +40,9 @@ def huge() -> None:
 @pipeline
 def never():
     huge()
-
-if __name__ == "__main__":
-    import sys
-    if sys.argv[1] == "learn":
-        run = learn()
-        print("total", run.steps["train"].output.load(), "ranks", run.steps["ranks"].output.load())
-    elif sys.argv[1] == "never":
-        never()
-    else:
-        long(sys.argv[1])
 """
-HELPER = """
-def numbers(n):
-    return list(range(n))
-"""
+    + LEARNED
+)
 FLOW = """
 from stoker.flow import FlowSpec, step
 

@@ -77,12 +77,19 @@ class StormRun:
     seconds: tuple[float, float] = (0.3, 6.0)
     """Between these, a driver is killed."""
 
-    def play(self, kills: int, chance: random.Random, before: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """The run with so many killed drivers at most, and what of it was wrong; `before` is called for each driver."""
+    program: str = PIPELINE
+    count: int = 0
+    """Lines that its steps leave; 0 for those of `PIPELINE`."""
+
+    def write(self) -> None:
+        """The project."""
         self.lines.touch()
         (self.folder / "stoker.toml").write_text(self.stack)
         words = {"links": self.links, "parts": self.parts, "resources": dict(self.resources)}
-        (self.folder / "train.py").write_text(PIPELINE.format(lines=self.lines, **words))
+        (self.folder / "train.py").write_text(self.program.format(lines=self.lines, **words))
+
+    def drive(self, kills: int, chance: random.Random, before: Callable[[], object] = lambda: None) -> tuple[int, int]:
+        """Drive the run to its end: how many drivers were killed, at most `kills`, and how the last one ended."""
         killed, command = 0, ["train.py"]
         while True:
             before()
@@ -91,24 +98,29 @@ class StormRun:
                     [sys.executable, *command], cwd=self.folder, env=self._variables, stdout=output, stderr=output
                 )
             if killed == kills:
-                driver.wait(600)
-                break
+                return killed, driver.wait(600)
             try:
-                driver.wait(chance.uniform(*self.seconds))
-                break
+                return killed, driver.wait(chance.uniform(*self.seconds))
             except subprocess.TimeoutExpired:
                 driver.kill()
                 driver.wait()
                 killed += 1
                 if self.runs():
                     command = ["-m", "stoker", "resume", "last"]
-        wrong = [f"the last driver ended with {driver.returncode}"] if driver.returncode else []
+
+    def faults(self) -> list[str]:
+        """What is wrong with the lines of a run that is over."""
         counts = collections.Counter(self.lines.read_text().splitlines())
-        wrong += [f"{count} times: {text}" for text, count in counts.items() if count != 1]
-        expected = 2 * (self.links + self.parts + 1)
-        if len(counts) != expected:
-            wrong.append(f"{len(counts)} lines instead of {expected}")
-        return {"kills": killed, "wrong": wrong}
+        wrong = [f"{count} times: {text}" for text, count in counts.items() if count != 1]
+        expected = self.count or 2 * (self.links + self.parts + 1)
+        return wrong if len(counts) == expected else [*wrong, f"{len(counts)} lines instead of {expected}"]
+
+    def play(self, kills: int, chance: random.Random, before: Callable[[], object] = lambda: None) -> dict[str, Any]:
+        """The run with so many killed drivers at most, and what of it was wrong; `before` is called for each driver."""
+        self.write()
+        killed, code = self.drive(kills, chance, before)
+        wrong = [f"the last driver ended with {code}"] if code else []
+        return {"kills": killed, "wrong": wrong + self.faults()}
 
     def runs(self) -> list[dict[str, Any]]:
         """The runs that the project's store knows."""

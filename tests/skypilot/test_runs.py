@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.programs import SQUARES, WAITS
 from tests.servers import sshd
 from tests.servers.s3 import S3
 from tests.skypilot.conftest import Double, until
@@ -28,36 +29,6 @@ def stack(double: Double, python: str, *, store: str = "", more: str = "") -> st
     named = f'artifact_store = "{store}"' if store else ""
     more += "" if store else ", shares_files = true"
     return STACK.format(store=named, sky=double.command, python=python, more=more)
-
-
-SQUARES = """
-from stoker import context, pipeline, step
-from stoker.config import Retry
-
-@step(cache=False, environment={"WHO": "you"})
-def load() -> list[int]:
-    import os, sys
-    print("hello", os.environ["WHO"], os.environ.get("HF_TOKEN", ""))
-    print("on stderr", file=sys.stderr)
-    return [1, 2, 3, 4]
-
-@step(cache=False, retry=Retry(2))
-def square(x: int) -> int:
-    if x == 3 and context.attempt == 1:
-        raise ValueError("not yet")
-    return x * x
-
-@step(cache=False)
-def total(parts: list[int]) -> int:
-    return sum(parts)
-
-@pipeline
-def squares():
-    total(square.map(load()))
-
-if __name__ == "__main__":
-    squares()
-"""
 
 
 def test_a_pipeline_with_a_fan_out(
@@ -82,45 +53,6 @@ def test_a_pipeline_with_a_fan_out(
     assert [line.text for line in run.steps["load"].logs()] == ["hello you carried", "on stderr"]
     assert len(double.calls("launch")) <= 2
     until(double.is_empty)
-
-
-WAITS = """
-import os, time
-from pathlib import Path
-from stoker import pipeline, step
-from stoker.config import Retry
-
-def place(name):
-    return Path(os.environ["MARKS"], name)
-
-def mark(name):
-    with open(place(name), "a") as file:
-        file.write("x")
-
-@step(cache=False)
-def begin() -> int:
-    mark("begin")
-    return 1
-
-@step(cache=False)
-def waits(x: int) -> int:
-    mark("waits")
-    while not place("go").exists():
-        time.sleep(0.05)
-    return x + 1
-
-@step(cache=False)
-def after(x: int) -> int:
-    mark("after")
-    return x + 1
-
-@pipeline
-def long():
-    after(waits(begin()))
-
-if __name__ == "__main__":
-    long()
-"""
 
 
 def started(

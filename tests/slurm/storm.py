@@ -10,13 +10,10 @@ each must be there once, and no job may be left.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +23,10 @@ from typing import Any
 
 import psutil
 from tests.servers.slurm import Cluster, running
+from tests.servers.storms import StormRun, options
 
 import stoker
+from stoker.store.store import open_store
 
 STACK = """
 stack = "cluster"
@@ -80,102 +79,38 @@ LINES = 2 * (4 + 6 + 2)
 ENDS = ("kill", "kill", "leave", "requeue")
 """What happens to a detached driver; each is drawn as often as it stands here."""
 OVER = 240.0
-"""Seconds in which a run must be over once its driver is left alone; one without progress for so long hangs."""
+"""Seconds in which a detached run must be over once its driver is left alone."""
 
 
-class Project:
-    """A folder with a pipeline, and commands in it."""
-
-    def __init__(self, folder: Path, cluster: Cluster, *, reuse: bool) -> None:
-        folder.mkdir(parents=True)
-        self.folder = folder
-        self.cluster = cluster
-        self.lines = folder / "lines"
-        self.lines.touch()
-        (folder / "stoker.toml").write_text(STACK.format(reuse='"auto"' if reuse else "false"))
-        (folder / "train.py").write_text(PIPELINE.format(lines=self.lines))
-        self.environment = {**os.environ, **cluster.environment, "STOKER_HOME": str(folder / "home")}
-
-    def stoker(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command to its end."""
-        argv = [sys.executable, "-m", "stoker", *words]
-        return subprocess.run(
-            argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=OVER
-        )
-
-    def runs(self) -> list[dict[str, Any]]:
-        """The runs that the store knows."""
-        done = self.stoker("runs", "--json")
-        return list(json.loads(done.stdout)) if done.returncode == 0 and done.stdout.strip() else []
-
-    def output(self) -> str:
-        """What drivers wrote last."""
-        files = [self.folder / "output", *self.folder.glob("home/logs/*/driver.out")]
-        return "\n".join(file.read_text()[-2000:] for file in files if file.exists())
+def output(run: StormRun) -> str:
+    """What drivers wrote last."""
+    files = [run.folder / "output", *run.folder.glob("home/logs/*/driver.out")]
+    return "\n".join(file.read_text()[-2000:] for file in files if file.exists())
 
 
-def attached(project: Project, kills: int, chance: random.Random) -> int:
-    """A run whose drivers are processes of this machine; how many were killed."""
-    killed, command = 0, ["train.py"]
-    while True:
-        with (project.folder / "output").open("a") as output:
-            argv = [sys.executable, *command]
-            driver = subprocess.Popen(
-                argv, cwd=project.folder, env=project.environment, stdout=output, stderr=subprocess.STDOUT
-            )
-        if killed == kills:
-            driver.wait(OVER)
-            return killed
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            driver.wait(chance.uniform(0.3, 6.0))
-            return killed
-        driver.kill()
-        driver.wait()
-        killed += 1
-        if project.runs():
-            command = ["-m", "stoker", "resume", "last"]
-
-
-def detached(project: Project, kills: int, chance: random.Random) -> collections.Counter[str]:
+def detached(run: StormRun, cluster: Cluster, kills: int, chance: random.Random) -> collections.Counter[str]:
     """A run whose drivers are starts of one job; how they ended."""
-    done = project.stoker("run", "train.py", "--detach")
+    done = run.stoker("run", "train.py", "--detach")
     assert done.returncode == 0, done.stderr
     id, job = done.stdout.strip(), done.stderr.partition("Slurm job ")[2].split(",")[0].split()[0]
-    client = stoker.Client(store=store_of(project))
+    client = stoker.Client(store=open_store(home=str(run.folder / "home")))
     ends: collections.Counter[str] = collections.Counter()
     until = time.monotonic() + OVER
     while client.run(id).status in ("running", "interrupted") and time.monotonic() < until:
         time.sleep(chance.uniform(0.5, 6.0))
-        processes = project.cluster.programs(f"stoker resume {id}")
+        processes = cluster.programs(f"stoker resume {id}")
         if ends.total() < kills and processes:
             how = chance.choice(ENDS)
             if how == "kill":
                 with contextlib.suppress(psutil.NoSuchProcess):
                     processes[0].kill()
             elif how == "leave":
-                project.cluster.run("scancel", "--batch", "--signal=USR1", job, check=False)
+                cluster.run("scancel", "--batch", "--signal=USR1", job, check=False)
             else:
-                project.cluster.run("scontrol", "requeue", job, check=False)
+                cluster.run("scontrol", "requeue", job, check=False)
             ends[how] += 1
             until = time.monotonic() + OVER
     return ends
-
-
-def store_of(project: Project) -> Any:
-    """The project's store, read beside its drivers."""
-    from stoker.store.store import open_store
-
-    return open_store(home=str(project.folder / "home"))
-
-
-def faults(project: Project) -> list[str]:
-    """What is wrong with a run that is over."""
-    wrong = [f"the run is {run['status']}: {run['error']}" for run in project.runs() if run["status"] != "succeeded"]
-    counts = collections.Counter(project.lines.read_text().splitlines())
-    wrong += [f"{count} times: {text}" for text, count in counts.items() if count != 1]
-    if len(counts) != LINES:
-        wrong.append(f"{len(counts)} lines instead of {LINES}")
-    return wrong
 
 
 def left(cluster: Cluster) -> int:
@@ -188,30 +123,38 @@ def left(cluster: Cluster) -> int:
 
 def one(folder: Path, cluster: Cluster, chance: random.Random, *, by_itself: bool) -> Mapping[str, Any]:
     """One run with killed drivers, and what of it was wrong."""
-    project = Project(folder, cluster, reuse=chance.random() < 0.7)
+    folder.mkdir(parents=True)
+    reuse = '"auto"' if chance.random() < 0.7 else "false"
+    run = StormRun(
+        folder=folder,
+        stack=STACK.format(reuse=reuse),
+        lines=folder / "lines",
+        environment=cluster.environment,
+        program=PIPELINE,
+        count=LINES,
+    )
+    run.write()
     kills = chance.randint(2, 4)
-    ends = detached(project, kills, chance) if by_itself else {"kill": attached(project, kills, chance)}
-    wrong = faults(project)
+    ends = detached(run, cluster, kills, chance) if by_itself else {"kill": run.drive(kills, chance)[0]}
+    wrong = [f"the run is {one['status']}: {one['error']}" for one in run.runs() if one["status"] != "succeeded"]
+    wrong += run.faults()
     # The last driver removes them, unless the one before was killed when all was recorded: then `stoker gc` does.
     folders = len(list(folder.glob("home/scratch/slurm/*/*")))
     outcome = {"detached": by_itself, "ends": dict(ends), "folders": folders, "wrong": wrong}
     print(json.dumps(outcome), flush=True)
     if wrong:
-        print(project.output(), flush=True)
+        print(output(run), flush=True)
     return outcome
 
 
 def main() -> int:
     """Storm until so many drivers were ended; 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    chance = random.Random(options.seed)
+    given = options(60)
+    chance = random.Random(given.seed)
     ends: collections.Counter[str] = collections.Counter()
     number, bad = 0, 0
     with tempfile.TemporaryDirectory() as folder, running() as cluster:
-        while ends.total() < options.kills:
+        while ends.total() < given.kills:
             by_itself = number % 2 == 1
             outcome = one(Path(folder) / str(number), cluster, chance, by_itself=by_itself)
             kind = "detached " if by_itself else "attached "
