@@ -334,7 +334,7 @@ class _AbsentOutput(OutputHandle):
 
     __slots__ = ()
 
-    def __iter__(self) -> Iterator[OutputHandle]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[OutputHandle]:
         """As many as the names that they are unpacked into."""
         frame = sys._getframe(1)
         instructions = {one.offset: one for one in dis.get_instructions(frame.f_code)}
