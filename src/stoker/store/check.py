@@ -44,8 +44,8 @@ class Damage:
     state: Literal["damaged", "lost"]
     """`damaged`: its bytes have another digest. `lost`: there are none."""
     users: tuple[str, ...] = ()
-    """Who needs it: outputs as "run/step.output", named artifacts as "artifact name@version", plans as "run (plan)", and
-    "cache" for an entry of the cache."""
+    """Who needs it: outputs as "run/step.output", named artifacts as "artifact name@version", plans as "run (plan)",
+    and "cache" for an entry of the cache."""
     repaired: bool = False
     """Whether its bytes were fetched again from the object store, or a damaged copy of it is removed."""
 
