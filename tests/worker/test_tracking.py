@@ -86,6 +86,8 @@ def test_a_call_that_fails_fails_as_it_did_and_methods_come_back(
     """The library is one of the test's: real ones do not fail when they are asked to."""
 
     class Run:
+        url = "https://wandb.example/run/7"
+
         def log(self, data: dict[str, Any], step: int | None = None) -> str:
             if step == 2:
                 raise ValueError("the library's own")
@@ -114,3 +116,4 @@ def test_a_call_that_fails_fails_as_it_did_and_methods_come_back(
     book.add(MetricFiles(document["metrics"]).read("r/train/1", over=True))
     logged = {name: [json.loads(json.dumps(value)) for value in one.values] for (name, _), one in book.series.items()}
     assert logged == {"loss": [1.0, 5.0], "deep/x": [2.0]}
+    assert book.facts == {"wandb": Run.url}

@@ -48,20 +48,29 @@ def _hparams(call: Arguments) -> None:
 
 
 def _mlflow_metric(call: Arguments) -> None:
+    _mlflow_run(call)
     _log({call["key"]: call["value"]}, call.get("step"))
 
 
 def _mlflow_batch(call: Arguments) -> None:
+    _mlflow_run(call)
     for metric in call.get("metrics") or ():
         _log({metric.key: metric.value}, metric.step)
     _note({one.key: one.value for one in call.get("params") or ()})
 
 
 def _mlflow_parameter(call: Arguments) -> None:
+    _mlflow_run(call)
     _note({call["key"]: call["value"]})
 
 
+def _mlflow_run(call: Arguments) -> None:
+    """Note where MLflow has the run that is told something: its server's address, or its store, and the run's id."""
+    _link("mlflow", f"{call['self'].tracking_uri} {call['run_id']}")
+
+
 def _wandb(call: Arguments) -> None:
+    _link("wandb", getattr(call["self"], "url", None) or f"offline {call['self'].id}")
     step = call.get("step")
     _log(_flat(call["data"]), getattr(call["self"], "step", None) if step is None else step)
 
@@ -72,6 +81,16 @@ def _flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{before}{name}/")
         else:
             yield f"{before}{name}", value
+
+
+_links: Final[dict[str, str]] = {}
+"""What was noted last of each library, in the step that runs."""
+
+
+def _link(library: str, place: str) -> None:
+    if _links.get(library) != place:
+        _links[library] = place
+        _note({library: place})
 
 
 LIBRARIES: Final[Mapping[str, Sequence[Tracked]]] = {
@@ -99,6 +118,7 @@ LIBRARIES: Final[Mapping[str, Sequence[Tracked]]] = {
 @contextlib.contextmanager
 def tracking(words: Sequence[str]) -> Iterator[None]:
     """Log what the libraries are told while this lasts."""
+    _links.clear()
     wrapped: list[tuple[type, str, Any]] = []
     methods: dict[str, list[Tracked]] = {}
     for word in words:
