@@ -130,6 +130,7 @@ def test_pages_of_names(names: Names, monkeypatch: pytest.MonkeyPatch, few: int)
     assert [row.name for row in names.artifacts(tag="odd", text="N3")] == ["n3"] and names.artifacts(tag="n") == []
     for version in (1, 2):
         names.delete_artifact("n4", version)
+    assert [row.name for row in names.artifacts(limit=3)] == ["n6", "n5", "n3"], "a page is full"
     write(names, logged("n4", facts={"a": 1}))
     assert [row.name for row in names.artifacts()] == ["n6", "n5", "n3", "n2", "n1", "n0"]
     assert [row.name for row in names.artifacts(tag="even")] == ["n6", "n2", "n0"]
@@ -550,6 +551,7 @@ def test_a_connection_that_is_lost_at_the_commit(database: Database, monkeypatch
 
     names, transaction = Names(database), database.transaction
     lost = [False]
+    meanwhile: list[Callable[[], Any]] = []
 
     class Losing:
         def __enter__(self) -> Any:
@@ -560,14 +562,19 @@ def test_a_connection_that_is_lost_at_the_commit(database: Database, monkeypatch
             done = self._real.__exit__(*error)
             lost[0] = not lost[0]
             if lost[0] and error[0] is None:
+                if meanwhile:
+                    meanwhile.pop()()
+                    lost[0] = True
                 raise DatabaseUnreachable("lost")
             return done
 
     monkeypatch.setattr(database, "transaction", Losing)
     assert [names.save("n", value(number)).version for number in (1, 2)] == [1, 2]
     assert [names.create_model(Model("m")).version for _ in range(3)] == [1, 2, 3]
-    assert names.promote("m", 1, "production") and names.promote("m", 2, "production")
-    assert [(row.version, row.displaced) for row in names.promotions("m")] == [(2, 1), (1, None)]
+    assert names.promote("m", 1, "production")
+    meanwhile.append(lambda: names.promote("m", 3, "production"))  # before it is done once more
+    assert names.promote("m", 2, "production")
+    assert [(row.version, row.displaced) for row in names.promotions("m")] == [(3, 2), (2, 1), (1, None)]
     names.delete_artifact("n", 2)
     names.delete_model("m", 1)
     assert names.save("n", value(3)).version == 3 and names.create_model(Model("m")).version == 4
