@@ -214,6 +214,27 @@ def test_a_missing_name_is_told_with_what_there_is(names: Names) -> None:
         names.artifact("classifer")
 
 
+def test_lookups_read_few_rows(tmp_path: Path) -> None:
+    """Also of a name with 10,000 versions: statements find their rows by the index that is made for them."""
+    opened = Database(f"sqlite://{tmp_path}/stoker.db")
+    for name, index in (
+        ("artifact", "artifacts_by_output"),
+        ("mark", "artifacts_by_output"),
+        ("named_in", "artifacts_by_output"),
+        ("tagged_artifact", "marks_by_mark"),
+        ("artifacts", "artifact_names_by_time"),
+        ("often_tagged", "artifact_names_by_time"),
+        ("model", "model_makers"),
+        ("model_labelled", "model_labels"),
+        ("models", "model_names_by_time"),
+        ("models_of_run", "model_runs_by_run"),
+    ):
+        statement = Names(opened)._sql[name]
+        plan = opened.rows(f"EXPLAIN QUERY PLAN {statement}", [1] * statement.count("?"))
+        assert any(index in str(row[3]) for row in plan), (name, plan)
+    opened.close()
+
+
 # What drivers write
 
 
