@@ -130,6 +130,7 @@ def test_pages_of_names(names: Names, monkeypatch: pytest.MonkeyPatch, few: int)
     assert [row.name for row in names.artifacts(tag="odd", text="N3")] == ["n3"] and names.artifacts(tag="n") == []
     for version in (1, 2):
         names.delete_artifact("n4", version)
+    assert [row.name for row in names.artifacts(limit=3)] == ["n6", "n5", "n3"], "a page is full"
     write(names, logged("n4", facts={"a": 1}))
     assert [row.name for row in names.artifacts()] == ["n6", "n5", "n3", "n2", "n1", "n0"]
     assert [row.name for row in names.artifacts(tag="even")] == ["n6", "n2", "n0"]
@@ -211,6 +212,27 @@ def test_a_missing_name_is_told_with_what_there_is(names: Names) -> None:
             names.artifact("classifier", version)
     with pytest.raises(NotFound, match="there is no artifact 'classifer', did you mean 'classifier'"):
         names.artifact("classifer")
+
+
+def test_lookups_read_few_rows(tmp_path: Path) -> None:
+    """Also of a name with 10,000 versions: statements find their rows by the index that is made for them."""
+    opened = Database(f"sqlite://{tmp_path}/stoker.db")
+    for name, index in (
+        ("artifact", "artifacts_by_output"),
+        ("mark", "artifacts_by_output"),
+        ("named_in", "artifacts_by_output"),
+        ("tagged_artifact", "marks_by_mark"),
+        ("artifacts", "artifact_names_by_time"),
+        ("often_tagged", "artifact_names_by_time"),
+        ("model", "model_makers"),
+        ("model_labelled", "model_labels"),
+        ("models", "model_names_by_time"),
+        ("models_of_run", "model_runs_by_run"),
+    ):
+        statement = Names(opened)._sql[name]
+        plan = opened.rows(f"EXPLAIN QUERY PLAN {statement}", [1] * statement.count("?"))
+        assert any(index in str(row[3]) for row in plan), (name, plan)
+    opened.close()
 
 
 # What drivers write
@@ -550,6 +572,7 @@ def test_a_connection_that_is_lost_at_the_commit(database: Database, monkeypatch
 
     names, transaction = Names(database), database.transaction
     lost = [False]
+    meanwhile: list[Callable[[], Any]] = []
 
     class Losing:
         def __enter__(self) -> Any:
@@ -560,14 +583,19 @@ def test_a_connection_that_is_lost_at_the_commit(database: Database, monkeypatch
             done = self._real.__exit__(*error)
             lost[0] = not lost[0]
             if lost[0] and error[0] is None:
+                if meanwhile:
+                    meanwhile.pop()()
+                    lost[0] = True
                 raise DatabaseUnreachable("lost")
             return done
 
     monkeypatch.setattr(database, "transaction", Losing)
     assert [names.save("n", value(number)).version for number in (1, 2)] == [1, 2]
     assert [names.create_model(Model("m")).version for _ in range(3)] == [1, 2, 3]
-    assert names.promote("m", 1, "production") and names.promote("m", 2, "production")
-    assert [(row.version, row.displaced) for row in names.promotions("m")] == [(2, 1), (1, None)]
+    assert names.promote("m", 1, "production")
+    meanwhile.append(lambda: names.promote("m", 3, "production"))  # before it is done once more
+    assert names.promote("m", 2, "production")
+    assert [(row.version, row.displaced) for row in names.promotions("m")] == [(3, 2), (2, 1), (1, None)]
     names.delete_artifact("n", 2)
     names.delete_model("m", 1)
     assert names.save("n", value(3)).version == 3 and names.create_model(Model("m")).version == 4

@@ -194,6 +194,8 @@ def _artifacts(store: Store) -> Iterator[tuple[str, StoredArtifact]]:
     for entry in store.records.all_cached():
         for wire in entry.outputs.values():
             yield "cache", from_wire(wire)
+    for named in store.registry.all_artifacts():
+        yield f"artifact {named.name}@{named.version}", named.artifact
 
 
 def blobs_of_plan(text: str) -> set[str]:
