@@ -114,12 +114,36 @@ def test_two_versions_differ_in_what_made_them(site: Site) -> None:
     assert [one["version"] for one in difference["artifacts"]["classifier"]] == [1, 3]
     [step] = difference["steps"]
     assert step["step"] == "fit" and [change["name"] for change in step["changes"]] == ["rate"]
+    assert difference["unknown"] == {}
     with_words = site.server.get("/api/v1/models/churn@2", compare="1").json()["difference"]
     assert with_words["metadata"] == {"architecture": [None, "linear"]}
     assert (
         "3 versions chosen; two can be compared."
         in site.server.get("/models/churn?" + urlencode([("version", number) for number in (1, 2, 3)])).text
     )
+
+
+def test_versions_of_runs_with_other_steps_are_not_called_the_same(site: Site) -> None:
+    source = """
+        from stoker import Artifact, pipeline, step
+        from typing import Annotated
+
+        @step
+        def STEP() -> Annotated[int, Artifact("changing")]:
+            return 4
+
+        @pipeline(model="changing")
+        def once():
+            STEP()
+    """
+    for name in ("first", "second"):
+        site.project.write({"changing.py": source.replace("STEP", name)})
+        site.project.stoker("run", "changing.py", "--quiet")
+    text = site.server.get("/models/changing?version=1&version=2").text
+    assert "Their artifacts are the same." in text and "the same code" not in text
+    runs = [site.server.get("/api/v1/models/changing@" + number).json()["run"] for number in "12"]
+    unknown = site.server.get("/api/v1/models/changing", compare="1").json()["difference"]["unknown"]
+    assert unknown == {"first": f"only run {runs[0]} has it", "second": f"only run {runs[1]} has it"}
 
 
 def test_pages_of_runs_and_steps_name_what_they_made_and_used(site: Site) -> None:
@@ -138,6 +162,8 @@ def test_pages_of_runs_and_steps_name_what_they_made_and_used(site: Site) -> Non
     assert '<a href="/artifacts/auc@1">auc 1</a>' in fit.partition("Saved by name")[2]
     # A cached step took the result that has the name.
     assert '<a href="/artifacts/customers/clean@1">' in site.server.get(f"/runs/{second}/step", key="clean").text
+    output = site.server.get(f"/runs/{second}/artifact", key="fit", name="classifier").text
+    assert '<a href="/artifacts/classifier@2">classifier 2</a>' in output
     assert "Names</h2>" not in site.server.get(f"/runs/{site.good}").text
 
 
@@ -218,6 +244,18 @@ def test_who_may_only_look_promotes_nothing(site: Site, promoted: str) -> None:
     finally:
         server.stop()
     assert site.server.ask("GET", "/api/v1" + page).json()["stages"] == {"production": 1}
+
+
+def test_who_logged_in_at_a_proxy_promotes(site: Site, promoted: str) -> None:
+    page = named("model", promoted, 2)
+    server = Server(site.project, "--user-header", "X-User")
+    try:
+        who = {"X-User": "anna", "Origin": server.url, "Host": f"{server.host}:{server.port}"}
+        assert server.post(page, "stage=staging", headers=who).code == 303
+        history = wait(lambda: (h := site.server.ask("GET", "/api/v1" + page).json()["history"])[1:] and h)
+    finally:
+        server.stop()
+    assert history[0]["author"].startswith("anna@") and history[0]["stage"] == "staging"
 
 
 def test_what_a_deleted_run_made_is_still_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import importlib
 import json
 import operator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence, TypeVar
 
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
@@ -351,6 +351,8 @@ class ModelDiff:
     steps: Sequence[StepReason]
     """The steps of the right run whose cache key differs from that of the left run's, with the parts that do: code,
     inputs, arguments, environment."""
+    unknown: Mapping[str, str]
+    """Steps of which this cannot be said, with why: only one run has them, or one of them did not record it."""
 
     def as_dict(self) -> dict[str, Any]:
         """The differences as JSON."""
@@ -366,12 +368,14 @@ class ModelDiff:
             "runs": [None if run is None else run.id for run in self.runs],
             "parameters": {name: list(pair) for name, pair in self.parameters.items()},
             "steps": [step.as_dict() for step in self.steps],
+            "unknown": dict(self.unknown),
         }
 
 
 def model_diff(store: Store, left: ModelVersion, right: ModelVersion) -> ModelDiff:
     """What differs between two versions of a model, or of two models."""
     runs = _run(store, left), _run(store, right)
+    steps, unknown = _changed_steps(store, *runs)
     metrics = left.metrics, right.metrics
     parameters = [run.parameters if run is not None else {} for run in runs]
     return ModelDiff(
@@ -382,12 +386,11 @@ def model_diff(store: Store, left: ModelVersion, right: ModelVersion) -> ModelDi
         artifacts=_pairs(left.artifacts, right.artifacts, of=operator.attrgetter("digest")),
         runs=runs,
         parameters=_pairs(*parameters) if None not in runs else {},
-        steps=tuple(_changed_steps(*runs)),
+        steps=steps,
+        unknown=unknown,
     )
 
 
-_MOST_STEPS: Final = 200
-"""Steps of a run whose cache keys are compared."""
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -492,11 +495,22 @@ def _run(store: Store, version: ModelVersion) -> Run | None:
     return None
 
 
-def _changed_steps(left: Run | None, right: Run | None) -> Iterator[StepReason]:
-    if left is None or right is None or left.id == right.id:
-        return
-    for step in list(right.steps.values())[:_MOST_STEPS]:
-        with contextlib.suppress(NotFound, UsageError):  # the other run has no such step, or one of them did not say
-            reason = step.why(against=left.id)
-            if reason.changes:
-                yield reason
+def _changed_steps(store: Store, left: Run | None, right: Run | None) -> tuple[list[StepReason], dict[str, str]]:
+    from stoker.client.why import why
+
+    reasons: list[StepReason] = []
+    unknown: dict[str, str] = {}
+    if left is None or right is None:
+        return reasons, unknown
+    rows = [{row.key: row for row in store.records.steps(run.id)} for run in (left, right)]
+    for key in dict.fromkeys([*rows[1], *rows[0]]):
+        if key not in rows[0] or key not in rows[1]:
+            unknown[key] = f"only run {(left if key in rows[0] else right).id} has it"
+        elif not rows[0][key].cache_key or rows[0][key].cache_key != rows[1][key].cache_key:
+            try:
+                reason = why(store, right.id, key, against=left.id)
+            except (NotFound, UsageError) as error:
+                unknown[key] = error.message
+            else:
+                reasons += [reason] if reason.changes else []
+    return reasons, unknown

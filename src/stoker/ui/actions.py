@@ -151,7 +151,9 @@ def _stack(stack: str | None) -> list[str]:
 class StartedCommand:
     """A command that was started."""
 
-    def __init__(self, id: str, action: Action, page: str, words: Sequence[str], folder: str, retry: str) -> None:
+    def __init__(
+        self, id: str, action: Action, page: str, words: Sequence[str], folder: str, *, retry: str, user: str
+    ) -> None:
         self.id = id
         self.action = action
         self.page = page
@@ -168,7 +170,7 @@ class StartedCommand:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "NO_COLOR": "1"},
+            env={**os.environ, "NO_COLOR": "1", **({"STOKER_USER": user} if user else {})},
             start_new_session=True,
         )
 
@@ -203,15 +205,21 @@ class StartedCommands:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    def start(self, action: Action, page: str, words: Sequence[str], *, retry: str = "") -> StartedCommand:
-        """Start a command that changes what has a page; `retry` asks about it, by default the page of the action."""
+    def start(
+        self, action: Action, page: str, words: Sequence[str], *, retry: str = "", user: str = ""
+    ) -> StartedCommand:
+        """Start a command that changes what has a page.
+
+        `retry` asks about it, by default the page of the action; `user` is who does it, by default this process's user.
+        """
         with self._lock:
             ended = [one for one in self._commands.values() if one.code is not None]
             for old in ended[: max(0, len(self._commands) - _KEPT + 1)]:
                 old.close()
                 del self._commands[old.id]
             id = f"{next(self._numbers)}-{os.urandom(4).hex()}"
-            command = StartedCommand(id, action, page, words, self._folder, retry or f"{page}/{action}")
+            retry = retry or f"{page}/{action}"
+            command = StartedCommand(id, action, page, words, self._folder, retry=retry, user=user)
             self._commands[command.id] = command
             return command
 

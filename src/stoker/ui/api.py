@@ -214,8 +214,8 @@ def promote(request: Request) -> Any:
     if unknown:
         raise UsageError(f"there is no field '{min(unknown)}'", fix="see /api/v1/openapi.json")
     form = {"stage": str(body.get("stage", "")), "why": str(body.get("why", ""))}
-    there, (one, _) = pages.state_of(request), names.model_of(request)
-    started = names.start_promotion(there, one, {**form, **({"force": "1"} if body.get("force") is True else {})})
+    one, _ = names.model_of(request)
+    started = names.start_promotion(request, one, {**form, **({"force": "1"} if body.get("force") is True else {})})
     return _command_document(request, started)
 
 

@@ -347,16 +347,27 @@ async def promote(request: Request) -> Response:
 def _promote(request: Request, form: Mapping[str, str]) -> Response:
     one, _ = model_of(request)
     try:
-        started = start_promotion(pages.state_of(request), one, form)
+        started = start_promotion(request, one, form)
     except UsageError as error:
         return _promotion(request, one, form, str(error))
     return RedirectResponse(f"/commands/{started.id}", status_code=303)
 
 
-def start_promotion(there: State, one: ModelVersion, form: Mapping[str, str]) -> actions.StartedCommand:
-    """Start the command that gives a version the stage of a form. `UsageError` for what is no stage."""
+def start_promotion(request: Request, one: ModelVersion, form: Mapping[str, str]) -> actions.StartedCommand:
+    """Start the command that gives a version the stage of a form. `UsageError` for what is no stage.
+
+    Who logged in at a reverse proxy does it.
+    """
+    there = pages.state_of(request)
     stage, why = form.get("stage", "").strip(), form.get("why", "").strip()
     words = actions.promote_words(one.name, one.version, stage, why=why, force="force" in form, stack=there.stack)
     address = named("model", one.name, one.version)
     again = url(address, {"do": "promote", "stage": stage, "why": why})
-    return there.commands.start("promote", address, words, retry=again)
+    return there.commands.start("promote", address, words, retry=again, user=_user(request, there))
+
+
+def _user(request: Request, there: State) -> str:
+    """Who a reverse proxy says sent a request; empty without one."""
+    header = there.access.user_header
+    text = request.headers.get(header, "").strip() if header else ""
+    return text if text.isprintable() else ""

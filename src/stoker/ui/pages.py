@@ -420,6 +420,7 @@ def artifact(request: Request) -> Response:
         ),
         download=url(f"/runs/{shown.id}/artifact/file", about),
         lineage=lineage_of(there.store, output, shown),
+        names=there.store.registry.named(output.digest)[: runview.MOST_NAMES],
         step_address=runview.step_address,
     )
 
