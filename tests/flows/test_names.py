@@ -23,9 +23,10 @@ yaml_parser requirements_txt_parser pyproject_toml_parser conda_environment_yml_
 """.split()
 """What `from metaflow import …` has in 2.19.39: the names that its `__init__` imports, and those that its table of
 plugins adds, without those that it calls internal."""
-EXTENSIONS = (
-    "checkpoint Checkpoint gpu_profile torchrun accelerate deepspeed mpi uv metaflow_ray model huggingface_hub".split()
-)
+EXTENSIONS = """
+checkpoint Checkpoint gpu_profile torchrun accelerate deepspeed mpi uv metaflow_ray model load_model huggingface_hub
+tensorboard nim
+""".split()
 ROW = re.compile(r"^\| `(\w+)` \| (works|works differently|not here) \|(.*)\|$", re.MULTILINE)
 OWN = re.compile(r"^\| `(\w+)` \| ([^|]+) \|$", re.MULTILINE)
 

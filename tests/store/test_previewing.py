@@ -8,6 +8,7 @@ import json
 import signal
 import threading
 import time
+import tracemalloc
 from typing import Any, Iterator
 
 import attrs
@@ -110,6 +111,17 @@ def test_a_large_one_is_no_part_of_the_artifact_and_goes_with_it(blobs: Blobs) -
 def test_no_preview_is_longer_than_it_may_be(blobs: Blobs) -> None:
     found = shown({number: ("x" * 300, object()) for number in range(5000)}, blobs)
     assert found.text.count("\n") < previewing._LINES + 1 and found.more
+
+
+def test_bytes_are_cut_before_they_are_shown(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previewing, "BUDGET", 60.0)
+    value = bytearray(b"\xff" * 10**6)
+    artifact = artifacts.save(value, blobs)
+    tracemalloc.start()
+    found = previews.preview(previewing.with_preview(artifact, value, blobs), blobs)
+    assert tracemalloc.get_traced_memory()[1] < len(value) // 2
+    tracemalloc.stop()
+    assert found.text.startswith("bytearray(b'") and found.text.endswith("…")
 
 
 class Slow:

@@ -105,11 +105,13 @@ class StandIn:
             raise RefusedName(self._refused[root])
 
     def run_main(self, words: str) -> None:
-        """`python -m TARGET FILE …`: `python FILE …` with the hook; `words` stand for what follows the file."""
+        """`python -m TARGET FILE …`: `python FILE …` with the hook; `words` stand for what follows the file, in whose
+        place `-m MODULE` may stand."""
         try:
-            if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+            is_module = sys.argv[1:2] == ["-m"] and len(sys.argv) > 2
+            if not is_module and (len(sys.argv) < 2 or sys.argv[1].startswith("-")):
                 raise UsageError("no file is named", fix=f"python -m {self.target} FILE {words}")
-            if not os.path.isfile(sys.argv[1]):
+            if not is_module and not os.path.isfile(sys.argv[1]):
                 raise UsageError(f"there is no file {sys.argv[1]}", fix=f"python -m {self.target} FILE {words}")
             self.install()
         except StokerError as error:

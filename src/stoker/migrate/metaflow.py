@@ -178,8 +178,14 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     ),
     "uv": ("works differently", "as `pypi`; no decorator of Metaflow's own"),
     "metaflow_ray": ("not here", "start Ray in a `num_parallel`: `current.parallel.main_ip` is the head"),
-    "model": ("not here", "keep the model as an artifact"),
-    "huggingface_hub": ("not here", "`huggingface_hub` in the step"),
+    "model": ("not here", '`stoker.save_artifact(Path(folder), "name")` in the step gives it a name and versions'),
+    "load_model": ("not here", '`stoker.load_artifact("name")` loads its newest version'),
+    "huggingface_hub": (
+        "not here",
+        "call the package `huggingface_hub` in the step, and save what it brings as an artifact",
+    ),
+    "tensorboard": ("not here", "write events into a folder that `@checkpoint` keeps, or call `stoker.log_metrics`"),
+    "nim": ("not here", "call the model's server by its address in the step"),
 }
 """name → (state, how it differs or what to do instead), in the order of docs/flows.md."""
 

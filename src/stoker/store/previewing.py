@@ -283,8 +283,11 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 def _value_text(value: Any) -> str:
     if not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{type(value).__name__} of {value.dtype}, {'×'.join(map(str, value.shape)) or 'one element'}"
-    text = repr(value)
-    return text if len(text) <= 2 * COLUMNS * 10 else f"{text[: 2 * COLUMNS * 10 - 1]}…"
+    longest = 2 * COLUMNS * 10
+    # The repr of bytes is up to four times as long as they are.
+    long = isinstance(value, (str, bytes, bytearray)) and len(value) > longest
+    text = repr(value[:longest] if long else value)
+    return text if len(text) <= longest and not long else f"{text[: longest - 1]}…"
 
 
 def _cut(text: str, words: str = "", most: int = 20_000) -> Preview:
