@@ -69,6 +69,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
         "stoker.backends.kubeflow.requests",
         "stoker.backends.base.byhand",
         "stoker.flows.parsers",
+        "stoker.integrations.zenml.parts",  # run configurations, which ZenML has as YAML
     ),
 }
 """Every package that Stoker may import, also inside functions, and the folders that may. A new row is a decision: what

@@ -208,11 +208,11 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_PARTS}.steps": ("pipeline", "step", "BasePipeline", "BaseParameters", "BaseStep", "Output"),
     f"{_PARTS}.settings": ("DockerSettings", "KubernetesPodSettings", "ResourceSettings", "StepRetryConfig"),
     f"{_PARTS}.versions": ("ExternalArtifact", "Model"),
-    f"{_PARTS}.artifacts": (
+    f"{_PARTS}.context": (
+        *("PipelineContext", "StepContext", "get_pipeline_context", "get_step_context"),
         *("ArtifactConfig", "add_tags", "load_artifact", "log_artifact_metadata", "log_metadata", "log_model_metadata"),
         *("log_model_version_metadata", "log_step_metadata", "save_artifact"),
     ),
-    f"{_PARTS}.context": ("PipelineContext", "StepContext", "get_pipeline_context", "get_step_context"),
     f"{_PARTS}.client": ("Client",),
     f"{_PARTS}.components": ("alerter_failure_hook", "alerter_success_hook", "get_tracking_uri"),
     f"{_PARTS}.materializers": ("BaseMaterializer", "PydanticMaterializer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -63,15 +64,11 @@ class BaseMaterializer:
 
     def handle_input(self, data_type: type[Any]) -> Any:
         """`load` by its name in old releases; a class without either is loaded by pickle."""
-        import cloudpickle
-
-        return cloudpickle.loads((Path(self.uri) / _FOLDER).read_bytes())
+        return pickle.loads((Path(self.uri) / _FOLDER).read_bytes())
 
     def handle_return(self, data: Any) -> None:
         """`save` by its name in old releases."""
-        import cloudpickle
-
-        (Path(self.uri) / _FOLDER).write_bytes(cloudpickle.dumps(data))
+        (Path(self.uri) / _FOLDER).write_bytes(pickle.dumps(data))
 
     def save_visualizations(self, data: Any) -> Mapping[str, Any]:
         """Files that show the value, each with what it is."""

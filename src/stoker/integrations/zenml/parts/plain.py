@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from stoker.integrations.zenml.parts.context import get_step_context, save_artifact
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.steps import Step, Unmapped
 from stoker.integrations.zenml.parts.versions import ArtifactVersion, Model, find_artifact
@@ -84,16 +85,12 @@ def get_run_url(run: Any) -> str:
 
 def register_artifact(folder_or_file_uri: str, name: str, **others: Any) -> Any:
     """Save a file or a folder of this machine under a name."""
-    from stoker.integrations.zenml.parts.artifacts import save_artifact
-
     return save_artifact(Path(folder_or_file_uri), name, tags=others.get("tags"))
 
 
 def link_artifact_to_model(artifact_version: Any, model: Any = None, **others: Any) -> None:
     """Add a version of an artifact to a version of a model."""
     if model is None:
-        from stoker.integrations.zenml.parts.context import get_step_context
-
         model = get_step_context().model
     version = artifact_version if isinstance(artifact_version, ArtifactVersion) else find_artifact(artifact_version)
     (model if isinstance(model, Model) else Model(name=str(model))).of.link(version.of)

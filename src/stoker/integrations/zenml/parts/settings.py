@@ -12,10 +12,11 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker import config
+from stoker.backends.kubernetes import settings as kubernetes
 from stoker.backends.registry import BACKENDS
+from stoker.core import docker, resources
 from stoker.core.errors import NotFound, SettingsError
-from stoker.core.settings import COMPONENTS
+from stoker.core.settings import COMPONENTS, Retry
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.versions import Model
 from stoker.migrate import zenml
@@ -28,9 +29,9 @@ _KEPT: Final = frozenset({"model", "extra", "substitutions", "output_materialize
 """Options that steps and pipelines of this package look at themselves."""
 
 
-def DockerSettings(**fields: Any) -> config.DockerSettings:
+def DockerSettings(**fields: Any) -> docker.DockerSettings:
     """The image of a step; fields that only ZenML needs are left out."""
-    fields = _known("DockerSettings", config.DockerSettings, fields)
+    fields = _known("DockerSettings", docker.DockerSettings, fields)
     if isinstance(fields.get("requirements"), (list, tuple)):
         fields["requirements"] = [line for line in fields["requirements"] if not zenml.ITSELF.fullmatch(line.strip())]
     for name in ("environment", "runtime_environment"):
@@ -45,27 +46,27 @@ def DockerSettings(**fields: Any) -> config.DockerSettings:
         options = options if isinstance(options, Mapping) else vars(options)
         ignored = {"dockerignore": given["dockerignore"]} if given.get("dockerignore") else {}
         fields["build_config"] = {"options": dict(options), **ignored}
-    return config.DockerSettings(**fields)
+    return docker.DockerSettings(**fields)
 
 
-def ResourceSettings(**fields: Any) -> config.ResourceSettings:
+def ResourceSettings(**fields: Any) -> resources.ResourceSettings:
     """What a step needs."""
-    return config.ResourceSettings(**_known("ResourceSettings", config.ResourceSettings, fields))
+    return resources.ResourceSettings(**_known("ResourceSettings", resources.ResourceSettings, fields))
 
 
-def KubernetesSettings(**fields: Any) -> config.KubernetesSettings:
+def KubernetesSettings(**fields: Any) -> kubernetes.KubernetesSettings:
     """What steps on a cluster need."""
-    return config.KubernetesSettings(**_known("KubernetesSettings", config.KubernetesSettings, fields))
+    return kubernetes.KubernetesSettings(**_known("KubernetesSettings", kubernetes.KubernetesSettings, fields))
 
 
-def KubernetesPodSettings(**fields: Any) -> config.KubernetesPodSettings:
+def KubernetesPodSettings(**fields: Any) -> kubernetes.KubernetesPodSettings:
     """What a step's pod is to be."""
-    return config.KubernetesPodSettings(**_known("KubernetesPodSettings", config.KubernetesPodSettings, fields))
+    return kubernetes.KubernetesPodSettings(**_known("KubernetesPodSettings", kubernetes.KubernetesPodSettings, fields))
 
 
-def StepRetryConfig(max_retries: int = 1, delay: float = 0, backoff: float = 0) -> config.Retry:
+def StepRetryConfig(max_retries: int = 1, delay: float = 0, backoff: float = 0) -> Retry:
     """How often a step is tried again; a wait of 0 and a factor of 0 are none."""
-    return config.Retry(times=max_retries, delay=delay, backoff=max(backoff, 1))
+    return Retry(times=max_retries, delay=delay, backoff=max(backoff, 1))
 
 
 def options_of(options: Mapping[str, Any], *, step: bool) -> tuple[dict[str, Any], dict[str, Any]]:

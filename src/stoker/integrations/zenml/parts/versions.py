@@ -58,6 +58,22 @@ def is_id(text: Any) -> bool:
         return False
 
 
+def plain(value: Any) -> Any:
+    """Metadata as JSON has it: numbers of numpy become Python's, and what JSON lacks its text."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(item) for item in value]
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "size", 1) == 1:
+        return item()
+    return str(value)
+
+
 class ArtifactVersion:
     """A version of an artifact, or an output of a step."""
 
@@ -368,15 +384,7 @@ class Model:
 
     def log_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add metadata."""
-        from stoker.integrations.zenml.parts.artifacts import plain
-
         self.of.log_metadata(plain(metadata))
-
-    def get_pipeline_run(self, name: str) -> Any:
-        """The run that made it."""
-        from stoker.integrations.zenml.parts.client import PipelineRun
-
-        return PipelineRun(store_client().run(self.of.run_ids[-1]))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
