@@ -17,11 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 582,  # secrets, artifacts and models by name
-    "lines of code": 107_450,  # secrets, artifacts and models by name and their pages, as ZenML has; public flows
-    "lines of tests": 110_500,
+    "modules": 585,  # what ranks leave behind, and which of them is to blame
+    "lines of code": 108_700,  # secrets, artifacts and models by name and their pages, as ZenML has; public flows
+    "lines of tests": 112_900,  # a table of distributed failures, each of them made to happen
     "longest file": 870,
-    "untyped mappings": 1_970,  # the documents of secrets, artifacts and models by name
+    "untyped mappings": 1_985,  # the documents of secrets, artifacts and models by name
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.distributed.conftest import scripted
-from tests.distributed.failures import FAILURES, Failure, script, without_lines
+from tests.distributed.failures import FAILURES, Failure, script, table, without_lines
 from tests.engine.conftest import Lab
 
 GROUPS = {group: list(rows) for group, rows in itertools.groupby(FAILURES, lambda row: row.group)}
@@ -42,3 +43,15 @@ def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
     lines = shown.splitlines()
     (begin,) = [number for number, line in enumerate(lines) if line.startswith(f"{row.name} failed")]
     assert lines.index("", begin) - begin <= 10, "it fits on the screen"
+
+
+@pytest.mark.slow
+def test_the_slowest_rank_is_in_the_usage(ran: Any) -> None:
+    usage = ran("collectives")[0].steps["slow_data"].usage
+    assert usage.imbalance[0] == 1
+    assert "rank 1 slowest, others waited up to" in str(usage)
+
+
+def test_the_docs_have_the_table(repository: Path) -> None:
+    text = (repository / "docs" / "guide" / "distributed-failures.md").read_text(encoding="utf-8")
+    assert text.partition("failures.py -->\n")[2].splitlines() == list(table())

@@ -168,6 +168,21 @@ def test_the_kernels_whole_ticks_are_no_work(monkeypatch: pytest.MonkeyPatch) ->
     assert watch.report["sentence"].startswith("no rank used the CPU for 6 s")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [
+        ([{0: 1, 1: 1}, {0: 9, 1: 1}, {0: 17, 1: 2}, {0: 25, 1: 3}], (1, 7 / 15)),  # rank 0 waits for rank 1
+        ([{0: 1, 1: 1}, {0: 9, 1: 1}, {0: 9, 1: 9}, {0: 17, 1: 9}], None),  # by turns
+        ([{0: 1, 1: 1}, {0: 13, 1: 12}, {0: 25, 1: 24}], None),  # both wait for the network
+        ([{0: 1}, {0: 9}, {0: 17}], None),
+    ],
+)
+def test_a_rank_that_others_wait_for_is_named_while_it_runs(seconds: Any, found: Any) -> None:
+    detector = hang.StragglerDetector()
+    looks = [detector.look(lambda waited=waited: waited, 100.0 + 15 * number) for number, waited in enumerate(seconds)]
+    assert [one for one in looks if one] == ([pytest.approx(found)] if found else []), "and named once"
+
+
 FAULTHANDLER = """Thread 0x00007f1 (most recent call first):
   File "/x/torch/distributed/elastic/timer.py", line 10 in wait
 

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from stoker.client.usage import Usage
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.report.figures import idle_stretches, receipt_charts, receipt_part
 from stoker.report.svg import Band
@@ -27,6 +28,9 @@ RECEIPT = Receipt(
     devices=(use(0, utilization_mean=55.0, memory_peak=GIGABYTES // 2), use(1)),
     advice=("read the data in more workers",),
 )
+
+
+USAGE = Usage(rank_peaks={1: 2_000_000_000, 0: 1_000_000_000}, rank_waits={1: 0.1, 0: 0.61})
 
 
 def track(name: str, index: int | None, values: list[float | None], peak: float | None = None) -> Track:
@@ -96,7 +100,17 @@ def test_more_devices_than_looks_have_several_charts() -> None:
 
 
 def test_everything_that_the_receipt_says_is_there() -> None:
-    markup = receipt_part(RECEIPT, TRACKS, running=True, rank_peaks={1: 2_000_000_000, 0: 1_000_000_000}).markup
+    markup = receipt_part(RECEIPT, TRACKS, running=True, usage=USAGE).markup
     text = "".join(ElementTree.fromstring(f"<div>{markup}</div>").itertext())
-    for words in ("used so far", "GPU 0 computed", "read the data in more workers", "2 GPUs", "55 %", "1 GB", "2 GB"):
+    for words in (
+        "used so far",
+        "GPU 0 computed",
+        "read the data in more workers",
+        "2 GPUs",
+        "55 %",
+        "1 GB",
+        "2 GB",
+        "61%",
+        "rank 1 slowest, others waited up to 51% for it",
+    ):
         assert words in text, words

@@ -224,7 +224,7 @@ def _remark(step: Step, beside: _Beside) -> str:
     if step.cached_from:
         words.append(f"from {step.cached_from}")
     if step.count is None and step.usage.rank_peaks:
-        words.append(f"{step.usage.rank_text} a rank")
+        words += [f"{step.usage.rank_text} a rank", *filter(None, [step.usage.imbalance_text])]
     if receipts := beside.receipts.get(step.key, ()):
         words.append(summary_of(receipts))
     if step.damage:

@@ -10,6 +10,8 @@ from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import memory_text, time_text
 
 _RANK: Final = lazy_pattern(r"[0-9]{1,9}")
+_TELLING: Final = 0.1
+"""The share of a rank's time below which waiting for others is not worth a word."""
 _MOST: Final = 1e18
 """Seconds and bytes above it are no measurement."""
 
@@ -25,9 +27,16 @@ class Usage:
     rank_peaks: Mapping[int, int] = attrs.field(factory=dict)
     """Of a step with a launcher: the peak of each rank with what it started, in bytes, by rank."""
 
+    rank_waits: Mapping[int, float] = attrs.field(factory=dict)
+    """Of a step with a launcher: the share of its time that each rank spent in collective operations of
+    `torch.distributed`, by rank; those of DistributedDataParallel's backward pass do not count. Empty where no rank was
+    in any."""
+
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON."""
-        ranks = {"rank_peaks": {str(rank): peak for rank, peak in self.rank_peaks.items()}} if self.rank_peaks else {}
+        ranks: dict[str, Any] = {}
+        for name, figures in (("rank_peaks", self.rank_peaks), ("rank_waits", self.rank_waits)):
+            ranks |= {name: {str(rank): figure for rank, figure in figures.items()}} if figures else {}
         return {"cpu": self.cpu, "peak_memory": self.peak_memory, **ranks}
 
     @property
@@ -36,29 +45,52 @@ class Usage:
         sizes = [memory_text(peak) for peak in (min(self.rank_peaks.values()), max(self.rank_peaks.values()))]
         return " to ".join(dict.fromkeys(sizes))
 
+    @property
+    def imbalance(self) -> tuple[int, float]:
+        """The slowest rank, which waited least for others, and how much more of its time another one waited, from 0 to
+        1. Rank 0 and 0 where that is not known."""
+        if len(self.rank_waits) < 2:
+            return 0, 0.0
+        slowest = min(self.rank_waits, key=lambda rank: (self.rank_waits[rank], rank))
+        return slowest, max(self.rank_waits.values()) - self.rank_waits[slowest]
+
+    @property
+    def imbalance_text(self) -> str:
+        """The same in words; empty below a tenth."""
+        slowest, share = self.imbalance
+        return f"rank {slowest} slowest, others waited up to {share:.0%} for it" if share >= _TELLING else ""
+
     def __str__(self) -> str:
         facts = [] if self.cpu is None else [f"cpu {time_text(self.cpu)}"]
         facts += [] if self.peak_memory is None else [f"peak {memory_text(self.peak_memory)}"]
         facts += [f"{self.rank_text} a rank"] if self.rank_peaks else []
+        facts += [self.imbalance_text] if self.imbalance_text else []
         return ", ".join(facts)
 
 
 def usage_of_document(document: Mapping[str, Any]) -> Usage:
     """The usage in what `Usage.as_dict` made."""
     peaks = {int(rank): int(peak) for rank, peak in document.get("rank_peaks", {}).items()}
-    return Usage(cpu=document.get("cpu"), peak_memory=document.get("peak_memory"), rank_peaks=peaks)
+    waits = {int(rank): float(share) for rank, share in document.get("rank_waits", {}).items()}
+    return Usage(cpu=document.get("cpu"), peak_memory=document.get("peak_memory"), rank_peaks=peaks, rank_waits=waits)
 
 
 def usage_of(recorded: Mapping[str, Any]) -> Usage:
     """The usage in a row's document."""
     cpu, peak = (_figure(recorded.get(name)) for name in ("cpu", "peak"))
-    ranks = recorded.get("ranks")
-    sizes = {rank: _figure(size) for rank, size in (ranks if isinstance(ranks, dict) else {}).items()}
+    sizes, waits = (_of_ranks(recorded.get(name)) for name in ("ranks", "waits"))
     return Usage(
         cpu=cpu,
         peak_memory=None if peak is None else int(peak),
-        rank_peaks={int(rank): int(size) for rank, size in sizes.items() if size is not None and _RANK.fullmatch(rank)},
+        rank_peaks={rank: int(size) for rank, size in sizes.items()},
+        rank_waits=waits,
     )
+
+
+def _of_ranks(figures: Any) -> dict[int, float]:
+    """The figures of ranks in a document, as far as they are figures, and of ranks."""
+    known = {rank: _figure(size) for rank, size in (figures if isinstance(figures, dict) else {}).items()}
+    return {int(rank): size for rank, size in known.items() if size is not None and _RANK.fullmatch(rank)}
 
 
 def _figure(value: Any) -> float | None:

@@ -332,6 +332,8 @@ class JobUsage:
     """Bytes of memory: the peak of all processes of the job together; of several nodes, the sum of their peaks."""
     ranks: Mapping[str, int] = attrs.field(factory=dict)
     """Of a distributed step: the peak of each rank with what it started, in bytes, by the rank's number."""
+    waits: Mapping[str, float] = attrs.field(factory=dict)
+    """Of a distributed step: the share of its time that each rank spent in collective operations, by its number."""
 
 
 @frozen(kw_only=True)

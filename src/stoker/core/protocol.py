@@ -40,6 +40,8 @@ class FunctionSource:
 
 VERSION: Final = 1
 JOB: Final = "job"
+STRAGGLER: Final = "straggler"
+"""The note of an event that names a rank for which others wait: `rank`, the `share` of the time, and a `message`."""
 EXTRA_TIME: Final = "extra time"
 """The note that says that what a step does from now on may take `seconds` more than its timeout."""
 """The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
@@ -279,7 +281,7 @@ class WorkerExit:
 class StepResult:
     """How a job went. `outputs` are artifacts by name, as `core.artifact.StoredArtifact.wire` has them; `cpu` in
     seconds, `peak` in bytes, 0 where it is not known of this job alone. `rank_peaks` are those of a distributed step's
-    ranks, by number.
+    ranks, by number, and `rank_waits` the share of its time that each of them spent in collective operations.
 
     Of a step that holds devices: what the gate `proved` of them, and why it ran on the CPU (`fallback`). `left` counts
     the processes that the step left behind; a worker that is `retired` takes no further job. `exited`: the worker died,
@@ -298,6 +300,7 @@ class StepResult:
     cpu: float = 0.0
     peak: int = 0
     rank_peaks: Mapping[str, int] = attrs.field(factory=dict)
+    rank_waits: Mapping[str, float] = attrs.field(factory=dict)
     cause: str = ""
     exit_code: int | None = None
     error: StepError | None = None

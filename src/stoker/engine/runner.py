@@ -17,7 +17,7 @@ from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBa
 from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import DeferredObserver, Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
-from stoker.core.protocol import EXTRA_TIME, JOB, METRICS, WorkerEvent
+from stoker.core.protocol import EXTRA_TIME, JOB, METRICS, STRAGGLER, WorkerEvent
 from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, STEP_GOOD, RunStatus
 from stoker.core.words import bounded
 from stoker.engine import events as ev
@@ -307,6 +307,8 @@ class RunLoop:
             self._observer.logged(key, attempt, rows)
             return
         self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})
+        if event.note == STRAGGLER:
+            self._observer.message(f"{key}: {event.data['message']}")
         if event.note == EXTRA_TIME:
             self.tell(ev.Extended(key=key, attempt=attempt, seconds=float(event.data["seconds"])))
         if event.note == JOB and not update.hook:

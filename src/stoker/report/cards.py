@@ -168,8 +168,8 @@ def _parameters(parameters: Mapping[str, Any]) -> Html:
 def _accelerators(card: Card) -> Html:
     if card.receipt is None:
         return NOTHING
-    peaks = usage_of_document(card.step.get("usage") or {}).rank_peaks
-    return receipt_part(card.receipt, card.tracks, running=card.running, rank_peaks=peaks, span=card.span)
+    usage = usage_of_document(card.step.get("usage") or {})
+    return receipt_part(card.receipt, card.tracks, running=card.running, usage=usage, span=card.span)
 
 
 # Components

@@ -18,6 +18,7 @@ import attrs
 from attrs import evolve
 
 from stoker.client.metrics import Metric, Metrics
+from stoker.client.usage import Usage
 from stoker.client.variants import (
     WHICH,
     Choice,
@@ -182,13 +183,13 @@ def receipt_part(
     tracks: Sequence[Track],
     *,
     running: bool = False,
-    rank_peaks: Mapping[int, int] | None = None,
+    usage: Usage | None = None,
     span: tuple[float | None, float | None] = (None, None),
     columns: int = COLUMNS,
 ) -> Html:
     """Everything that a receipt says, with charts of its tracks; with `running`, a missing end is expected.
 
-    `rank_peaks` are the most bytes of host memory of each rank, of a step with a launcher. `span` is when the step's
+    `usage` has the host memory and the waiting of each rank, of a step with a launcher. `span` is when the step's
     own code began and ended, in seconds since the epoch; the lease may begin earlier and end later.
     """
     known: dict[str, list[str]] = {}
@@ -210,7 +211,7 @@ def receipt_part(
             facts(shown),
             device_table(receipt.devices),
             element("div", {"class": "grid"}, *receipt_charts(receipt, tracks, span=span, columns=columns)),
-            rank_table(rank_peaks or {}),
+            rank_table(usage or Usage()),
         ]
     )
 
@@ -230,10 +231,14 @@ def device_table(uses: Sequence[Use]) -> Html:
     return table(headers, rows, right=numbers, caption="devices")
 
 
-def rank_table(peaks: Mapping[int, int]) -> Html:
-    """The most host memory that each rank held."""
-    rows = [[str(rank), memory_text(peak)] for rank, peak in sorted(peaks.items())]
-    return table(["rank", "host memory peak"], rows, right={0, 1}, caption="memory of ranks")
+def rank_table(usage: Usage) -> Html:
+    """The most host memory that each rank held, and the share of its time in collective operations."""
+    rows = [
+        [str(rank), memory_text(peak), f"{usage.rank_waits[rank]:.0%}" if rank in usage.rank_waits else ""]
+        for rank, peak in sorted(usage.rank_peaks.items())
+    ]
+    caption = usage.imbalance_text or "ranks"
+    return table(["rank", "host memory peak", "in collectives"], rows, right={0, 1, 2}, caption=caption)
 
 
 def receipt_charts(

@@ -124,7 +124,7 @@ def accelerator_part(found: StepReceipt, step: Step, *, columns: int = 400) -> H
         found.receipt,
         found.tracks,
         running=found.running,
-        rank_peaks=step.usage.rank_peaks,
+        usage=step.usage,
         span=code_span(step, found.number),
         columns=columns,
     )

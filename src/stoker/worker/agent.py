@@ -27,7 +27,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.launch import Launch
-from stoker.core.protocol import DIED, RankEvidence, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import DIED, STRAGGLER, RankEvidence, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.status import (
     CANCELLED,
     EXITED,
@@ -45,7 +45,7 @@ from stoker.store.blobs import Blobs
 from stoker.worker import blame, cluster, hang, mpigang, processes, reach
 from stoker.worker.failure import exceptions_in
 from stoker.worker.notice import Notice
-from stoker.worker.rankstate import RankOutput, RankState, evidence_of, was_ended
+from stoker.worker.rankstate import RankOutput, RankState, evidence_of, waited_by, was_ended
 from stoker.worker.secrets import Masker
 from stoker.worker.treememory import TreePeaks
 
@@ -152,6 +152,7 @@ class Agent:
         self._asked = False
         self._evidence: tuple[RankEvidence, ...] = ()
         self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
+        self._stragglers = hang.StragglerDetector()
         self._peaks = TreePeaks()
 
     def run(self) -> StepResult:
@@ -218,7 +219,13 @@ class Agent:
                 evidence=self._evidence or self._collected(),
                 blobs=self._blobs,
             )
-            return attrs.evolve(result, left=len(self._left), peak=self._peaks.whole, rank_peaks=self._rank_peaks())
+            return attrs.evolve(
+                result,
+                left=len(self._left),
+                peak=self._peaks.whole,
+                rank_peaks=self._rank_peaks(),
+                rank_waits=self._rank_waits(),
+            )
 
     def _hear_node(self, gang: cluster.Gang, connection: socket.socket) -> None:
         if connection.fileno() in self._selector.get_map() and not gang.hear(connection):
@@ -290,6 +297,7 @@ class Agent:
                 self._gang.end()
         self._look_for_a_hang(now)
         self._look_for_missing_ranks(now)
+        self._look_for_a_straggler(now)
         if self._failed_at and not self._asked:
             self._ask()
         self._peaks.look(now, os.getpid(), {rank: state.child for rank, state in self._ranks.items()})
@@ -472,6 +480,15 @@ class Agent:
         ranks = sorted({*own, *self._peaks.parts})
         return {str(rank): max(own.get(rank, 0), self._peaks.parts.get(rank, 0)) for rank in ranks}
 
+    def _rank_waits(self) -> dict[str, float]:
+        """The share of its time that each rank spent in collective operations; empty where none was in any."""
+        now = time.time()
+        shares = {
+            str(rank): waited_by(state, self._folder) / max(0.001, (state.ended_at or now) - state.started_at)
+            for rank, state in sorted(self._ranks.items())
+        }
+        return {rank: round(share, 4) for rank, share in shares.items()} if any(shares.values()) else {}
+
     def _others_are_done(self) -> bool:
         gang = self._gang
         if gang is None or not gang.is_head or gang.complete:
@@ -495,6 +512,17 @@ class Agent:
         if len(self._ranks) < self._node.processes and now >= self._started_at + self._launch.start_timeout:
             self._cause = NOT_STARTED
             self._failed_at = now - SETTLE
+
+    def _look_for_a_straggler(self, now: float) -> None:
+        if self._ending_since or self._failed_at:
+            return
+        running = [state for state in self._ranks.values() if state.result is None]
+        found = self._stragglers.look(lambda: {state.rank: waited_by(state, self._folder) for state in running}, now)
+        if found is not None:
+            rank, share = found
+            message = f"rank {rank} is slower than the others, which wait for it {share:.0%} of the time"
+            facts = {"rank": rank, "share": round(share, 3), "message": message}
+            self._emit(WorkerEvent(kind="noted", job=self._job.job, note=STRAGGLER, data=facts))
 
     def _end_all(self, *, hard: bool) -> None:
         if self._gang is not None and self._gang.is_head and not self._ending_since:
@@ -648,10 +676,12 @@ def result_of_all(
     result = _result_of_all(head, others, lost, node, launch, blobs)
     nodes = [head, *others.values()]
     ranks = {rank: peak for other in nodes for rank, peak in other.rank_peaks.items()}
+    waits = {rank: share for other in nodes for rank, share in other.rank_waits.items()}
     return attrs.evolve(
         result,
         peak=sum(other.peak for other in nodes),
         rank_peaks={rank: ranks[rank] for rank in sorted(ranks, key=int)},
+        rank_waits={rank: waits[rank] for rank in sorted(waits, key=int)},
         left=sum(other.left for other in nodes),
     )
 

@@ -22,7 +22,7 @@ import threading
 import time
 from _thread import get_ident
 from types import CodeType, FrameType
-from typing import Any, Callable, Final, Iterator, Mapping
+from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.core.protocol import Operation
 from stoker.core.usercode import is_user_file, source_line
@@ -107,7 +107,7 @@ class Trail:
         number = next(self._numbers)
         group = _group_of(arguments, keywords) if name in COLLECTIVES else name
         in_group = next(self._in_groups.setdefault(group, itertools.count(1)))
-        words = _SEPARATOR.join((name, _subject(name, arguments, keywords), group, users_line(sys._getframe(2))))
+        words = _SEPARATOR.join((name, group, users_line(sys._getframe(2)), _subject(name, arguments, keywords)))
         at = _START + (number - 1) % SLOTS * _SLOT.size
         _SLOT.pack_into(self._page, at, in_group, began, 0.0, words.encode("utf-8", "replace")[:232])
         _HEAD.pack_into(self._page, 0, number, self._seconds)
@@ -153,7 +153,7 @@ def read_trail(path: str) -> tuple[tuple[Operation, ...], float]:
     for number in range(max(0, count - SLOTS), count):
         in_group, began, ended, text = _SLOT.unpack_from(data, _START + number % SLOTS * _SLOT.size)
         words = text.rstrip(b"\0").decode("utf-8", "replace").split(_SEPARATOR)
-        name, subject, group, place = (words + [""] * _WORDS)[:_WORDS]
+        name, group, place, subject = (words + [""] * _WORDS)[:_WORDS]
         operations.append(
             Operation(number=in_group, name=name, subject=subject, group=group, place=place, began=began, ended=ended)
         )
@@ -164,7 +164,7 @@ def _group_of(arguments: Any, keywords: Mapping[str, Any]) -> str:
     """The name of the group that an operation belongs to; "0", torch's name of the first one, where none is given."""
     group = keywords.get("group")
     if group is None:
-        group = next((one for one in arguments if hasattr(one, "group_name")), None)
+        group = next((one for one in arguments if hasattr(type(one), "group_name")), None)
     return "0" if group is None else str(getattr(group, "group_name", "0"))
 
 
@@ -173,18 +173,20 @@ def _subject(name: str, arguments: Any, keywords: Mapping[str, Any]) -> str:
     if name == INIT:
         size, rank = asked_world(arguments, keywords)
         return f"rank {rank} of {size}"
-    words = []
-    for value in (*arguments, *keywords.values()):
-        shape, kind = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape is not None and kind is not None:
-            words.append(f"{list(shape)} {str(kind).removeprefix('torch.')}")
-            break
+    tensor = next((one for one in (*arguments, *keywords.values()) if hasattr(one, "dtype")), None)
+    words = "" if tensor is None else tensor_text(tensor.shape, tensor.dtype)
     root = _ROOTED.get(name) or PEERS.get(name)
     if root is not None:
         value = keywords.get(root, arguments[1] if len(arguments) > 1 else None)
         if isinstance(value, int):
-            words.append(f"{root}={value}")
-    return ", ".join(words)
+            return f"{words}, {root}={value}" if words else f"{root}={value}"
+    return words
+
+
+@functools.lru_cache(256)
+def tensor_text(shape: Sequence[int], kind: Any) -> str:
+    """A tensor's shape and type: "[4, 2] float32"."""
+    return f"{list(shape)} {str(kind).removeprefix('torch.')}"
 
 
 def asked_world(arguments: Any, keywords: Mapping[str, Any]) -> tuple[int, int]:
@@ -198,6 +200,7 @@ def asked_world(arguments: Any, keywords: Mapping[str, Any]) -> tuple[int, int]:
 
 
 _users: dict[CodeType, bool] = {}
+_places: dict[tuple[CodeType, int], str] = {}
 
 
 def users_line(frame: FrameType | None) -> str:
@@ -208,7 +211,11 @@ def users_line(frame: FrameType | None) -> str:
         if own is None:
             own = _users[code] = is_user_file(code.co_filename)
         if own:
-            return source_line(code.co_filename, frame.f_lineno)
+            at = (code, frame.f_lineno)
+            place = _places.get(at)
+            if place is None:
+                place = _places[at] = source_line(code.co_filename, frame.f_lineno)
+            return place
         frame = frame.f_back
     return ""
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
@@ -32,6 +32,10 @@ ROUNDING: Final = 2 / os.sysconf("SC_CLK_TCK")
 each process (proc(5)). A rank that waits in gloo uses about one tick in three seconds, which is no work."""
 LOOKS: Final = 12
 """Checks within the time after which a rank counts as hanging."""
+STRETCH: Final = 15.0
+"""Seconds over which the time of ranks in collective operations is compared: longer than most steps of a training."""
+STRAGGLES: Final = 0.25
+"""The share of the time that others wait for a rank from which on it is named."""
 PATIENCE: Final = 3.0
 """Seconds that a rank gets to write its stacks."""
 _TAIL: Final = 64 * 1024
@@ -118,6 +122,33 @@ class HangDetector:
                 if isinstance(rows, dict) and rows:
                     return any(has_worked(row, self._lease.idle_below) for row in rows.values())
         return False
+
+
+class StragglerDetector:
+    """Compares the time that a node's ranks spend in collective operations, by their trails: for the one that waits
+    least, the others wait. It names a rank once, and only after two stretches of time in which it was the same one."""
+
+    def __init__(self) -> None:
+        self._looked = 0.0
+        self._before: Mapping[int, float] = {}
+        self._suspect: int | None = None
+        self._told = False
+
+    def look(self, waited: Callable[[], Mapping[int, float]], now: float) -> tuple[int, float] | None:
+        """The rank for which others wait, and the share of the time that they do; mostly None. `waited` returns the
+        seconds that each rank has spent in collective operations so far."""
+        if self._told or now < self._looked + STRETCH:
+            return None
+        passed, before = now - self._looked, self._before
+        self._looked, self._before = now, waited()
+        shares = {rank: (seconds - before[rank]) / passed for rank, seconds in self._before.items() if rank in before}
+        if len(shares) < 2:
+            return None
+        slowest = min(shares, key=lambda rank: (shares[rank], rank))
+        share = max(shares.values()) - shares[slowest]
+        suspect, self._suspect = self._suspect, slowest if share >= STRAGGLES else None
+        self._told = self._suspect is not None and suspect == self._suspect
+        return (slowest, share) if self._told else None
 
 
 def collective(stacks: str) -> str:

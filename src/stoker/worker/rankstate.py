@@ -49,6 +49,8 @@ class RankState:
     """Its exit code, or the negative number of the signal that ended it; None while it runs."""
     failed_at: float = 0.0
     """On the monotonic clock; 0 while it has not failed."""
+    started_at: float = attrs.field(factory=time.time)
+    """In seconds since the epoch: when its watcher reported."""
     ended_at: float = 0.0
     """In seconds since the epoch: when its process ended; 0 while it runs."""
     outside: bool = False
@@ -93,6 +95,13 @@ def evidence_of(state: RankState, folder: str) -> RankEvidence:
         counts={one.group: one.number for one in operations},
         waited=waited,
     )
+
+
+def waited_by(state: RankState, folder: str) -> float:
+    """The seconds that a rank has spent in collective operations so far, the one that runs included."""
+    operations, seconds = read_trail(trail_file(folder, state.rank))
+    running = [time.time() - one.began for one in operations if not one.ended and state.status is None]
+    return seconds + sum(running)
 
 
 def was_ended(state: RankState) -> bool:
