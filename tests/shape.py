@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 582,  # secrets, artifacts and models by name
     "lines of code": 107_450,  # secrets, artifacts and models by name and their pages, as ZenML has; public flows
-    "lines of tests": 110_500,
+    "lines of tests": 110_400,
     "longest file": 870,
     "untyped mappings": 1_970,  # the documents of secrets, artifacts and models by name
 }
