@@ -202,10 +202,9 @@ def test_the_first_node_that_failed_by_itself_is_blamed() -> None:
 def waiting(reason: str = "", vcpus: int = 4, gpus: int = 0, nodes: int = 1) -> dict[str, Any]:
     amounts = {"VCPU": vcpus, "MEMORY": 2048, **({"GPU": gpus} if gpus else {})}
     container = {"resourceRequirements": [{"type": name, "value": str(value)} for name, value in amounts.items()]}
-    job: dict[str, Any] = {"status": "RUNNABLE", "statusReason": reason, "container": container}
-    if nodes > 1:
-        job["nodeProperties"] = {"numNodes": nodes, "nodeRangeProperties": [{"container": container}]}
-    return job
+    group = {"numNodes": nodes, "nodeRangeProperties": [{"container": container}]}
+    parts = {"container": container} if nodes == 1 else {"nodeProperties": group}
+    return {"status": "RUNNABLE", "statusReason": reason, **parts}
 
 
 def resources(maximum: int, desired: int, *types: str) -> dict[str, Any]:

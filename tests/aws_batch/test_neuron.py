@@ -13,13 +13,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import pytest
 from tests.servers.containers import Engine
+from tests.waiting import until
 
 from stoker.backends.aws.instances import table
 from stoker.backends.aws_batch import definitions, neuron
@@ -117,25 +117,18 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
         each.process.wait(30)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.01)
-
-
 def test_two_steps_on_one_instance_are_apart(instance: Instance, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [instance.container(8, go), instance.container(8, go)]
-    wait_for(lambda: len(instance.used()) == 2)
+    until(lambda: len(instance.used()) == 2)
     halves = [",".join(f"{2 * device}-{2 * device + 1}" for device in part) for part in (range(8), range(8, 16))]
     assert instance.used() == sorted(halves)
 
     third = instance.container(1, go)  # there is nothing left for it
-    wait_for(lambda: third.text() == "stoker: waits for 1 Neuron devices; 0 of 16 are free\n")
+    until(lambda: third.text() == "stoker: waits for 1 Neuron devices; 0 of 16 are free\n")
     assert not third.seen.exists()
     steps[0].process.kill()  # the kernel lets go of what a dead container held
-    wait_for(third.seen.exists)
+    until(third.seen.exists)
     first = steps[0].seen.read_text().partition(",")[0]
     assert third.seen.read_text() == first
     go.touch()
@@ -146,7 +139,7 @@ def test_a_step_sees_what_it_holds_and_nothing_else(instance: Instance, tmp_path
     """What the program leaves is what Stoker's own probe, gate and receipt read."""
     go = tmp_path / "go"
     holder = instance.container(4, go)
-    wait_for(holder.seen.exists)
+    until(holder.seen.exists)
     show = "import os, sys; print(os.environ['NEURON_RT_VISIBLE_CORES'], os.environ.get('NEURON_RT_NUM_CORES'))"
     line = instance.command(4, [sys.executable, "-c", show])
     environment = {"PATH": f"{instance.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "NEURON_RT_NUM_CORES": "32"}
@@ -220,7 +213,7 @@ def test_containers_of_one_engine_are_apart(
         engine.run("run", "-d", "--name", f"neuron-{name}", "-v", mount, base_image, *command)
 
     def cores(name: str) -> set[str]:
-        wait_for(lambda: bool(engine.run("logs", f"neuron-{name}").stdout.strip()))
+        until(lambda: bool(engine.run("logs", f"neuron-{name}").stdout.strip()))
         return set(engine.run("logs", f"neuron-{name}").stdout.strip().split(","))
 
     try:
@@ -229,7 +222,7 @@ def test_containers_of_one_engine_are_apart(
         start("second", 8)
         assert len(first) == len(cores("second")) == 8 and first.isdisjoint(cores("second"))
         start("third", 4)
-        wait_for(lambda: "waits for 4 Neuron devices; 0 of 16" in engine.run("logs", "neuron-third").stderr)
+        until(lambda: "waits for 4 Neuron devices; 0 of 16" in engine.run("logs", "neuron-third").stderr)
         engine.run("kill", "neuron-first")
         assert cores("third") < first
     finally:

@@ -9,13 +9,13 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from stoker import Client
 from stoker.core.errors import Away, UsageError
@@ -126,13 +126,6 @@ def detached(stoker: Any) -> Iterator[Detached]:
     for run in made.stoker.project.client().runs(limit=None):
         run.cancel(now=True)
         run.wait(SECONDS)
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def gone(process: psutil.Process) -> bool:

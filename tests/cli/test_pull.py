@@ -69,7 +69,7 @@ def test_a_run_is_pulled_and_loaded_without_a_connection(
     assert "fetched 2 artifacts" in text and "; 1 were here" in text and "grow[0].output" in text
     assert "nothing to fetch: 3 artifacts are here already (" in far.stoker("pull", "last").stderr
     assert "nothing to fetch: the values are small" in far.stoker("pull", "last", "total").stderr
-    until(lambda: not ssh_server.sessions(), why=lambda: "a connection outlived the command")
+    until(lambda: not ssh_server.sessions(), what="a connection outlived the command")
     ssh_server.refuse()
     try:
         run = Client().run("last")

@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.containers.box import Box
+from tests.waiting import until
 
 from stoker.core.codec import to_json
 from stoker.core.orders import (
@@ -87,14 +87,6 @@ class Pool:
 
     def wait(self) -> list[int]:
         return [process.wait(timeout=PATIENCE) for process in self.workers]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    late = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < late, "it did not happen"
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.servers.containers import Engine
 from tests.servers.drivers import Driver
+from tests.waiting import until
 
 STACK = """
 stack = "engine"
@@ -99,14 +100,6 @@ def names(engine: Engine, *more: str) -> list[str]:
     return engine.run("ps", *more, "--format", "{{.Names}}").stdout.split()
 
 
-def eventually(done: Any, seconds: float = 180.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := done()):
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.05)
-    return found
-
-
 @pytest.mark.parametrize(
     "over", [False, pytest.param(True, marks=pytest.mark.long)], ids=["still running", "over meanwhile"]
 )
@@ -122,8 +115,8 @@ def test_resume_takes_over_what_a_killed_driver_left(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    container = eventually(lambda: names(engine))[0]
-    eventually(lambda: "waiting" in engine.run("logs", container).stdout)
+    container = until(lambda: names(engine))[0]
+    until(lambda: "waiting" in engine.run("logs", container).stdout)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert names(engine) == [container]
@@ -131,10 +124,10 @@ def test_resume_takes_over_what_a_killed_driver_left(
     assert json.loads(held)["leases"], "the device is the container's, whoever started it"
     if over:
         flag.write_text("")
-        eventually(lambda: names(engine) == [])
+        until(lambda: names(engine) == [])
         flag.unlink()
     else:
-        eventually(lambda: names(engine))
+        until(lambda: names(engine))
     run = json.loads(containers.stoker("runs", "--json").stdout)[0]["id"]
     resumed = subprocess.Popen(
         [str(Path(sys.executable).with_name("stoker")), "resume", run],
@@ -193,7 +186,7 @@ def test_what_resume_takes_over_is_the_same_attempt_with_all_its_lines(
     if over:
         flag.write_text("")
         scratch = containers.home / "scratch" / "containers"
-        eventually(lambda: len(list(scratch.glob("*/pool/job/result.json"))) == 2)
+        until(lambda: len(list(scratch.glob("*/pool/job/result.json"))) == 2)
     run = containers.client().runs()[0].id
     resumed = Driver(containers, "resume", run, python=str(Path(sys.executable).with_name("stoker")))
     if not over:
@@ -216,8 +209,8 @@ def test_ctrl_c_ends_the_containers(containers: Any, engine: Engine, base_image:
         stderr=subprocess.PIPE,
         text=True,
     )
-    container = eventually(lambda: names(engine))[0]
-    eventually(lambda: "waiting" in engine.run("logs", container).stdout)
+    container = until(lambda: names(engine))[0]
+    until(lambda: "waiting" in engine.run("logs", container).stdout)
     driver.send_signal(signal.SIGINT)
     _, stderr = driver.communicate(timeout=60)
     assert driver.returncode == 130, stderr
@@ -310,14 +303,14 @@ def killed(containers: Any, engine: Engine, base_image: str, request: Any) -> tu
         stderr=subprocess.DEVNULL,
     )
     try:
-        eventually(lambda: len(list(flag.parent.glob("flag-*-waits"))) == 3)
+        until(lambda: len(list(flag.parent.glob("flag-*-waits"))) == 3)
         assert len(names(engine)) == 3
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     Path(f"{flag}-0").touch()
-    eventually(lambda: list((containers.home / "scratch" / "containers").glob("**/result.json")))
-    eventually(lambda: request.param != "false" or len(names(engine)) == 2)
+    until(lambda: list((containers.home / "scratch" / "containers").glob("**/result.json")))
+    until(lambda: request.param != "false" or len(names(engine)) == 2)
     return containers, flag, json.loads(containers.stoker("runs", "--json").stdout)[0]["id"]
 
 

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from stoker.devices.processtree import Tree, alive, stat_of
 from stoker.devices.receipt import Samples, read, receipt_of
@@ -28,16 +29,6 @@ GPU = {
     "memory": 85 * 10**9,
 }
 SLEEP = "import time; time.sleep(600)"
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    """What `found` gives, once it is something."""
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        if value := found():
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"no {what} within {DEADLINE} s")
 
 
 class Bench:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import psutil
+from tests.waiting import until
 
 TRAIN = """
 import os
@@ -199,10 +199,7 @@ def test_two_resumes_at_once_and_one_wins(lab: Any) -> None:
     for path in lab.folder.glob("waits *"):
         path.unlink()
     both = [lab.start("stoker", "resume", run.id) for _ in range(2)]
-    deadline = time.monotonic() + 60
-    while all(one.process.poll() is None for one in both):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: any(one.process.poll() is not None for one in both))
     loser, winner = sorted(both, key=lambda one: one.process.poll() is None)
     said = loser.wait(2)
     assert "taken over" in said or "still running" in said

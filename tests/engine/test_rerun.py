@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from typing import Any
+
+from tests.waiting import until
 
 TRAIN = """
 from pathlib import Path
@@ -234,10 +235,7 @@ def test_of_three_resumes_one_goes_on_and_the_others_say_who_and_how_far(lab: An
     driver.signal(signal.SIGKILL)
     driver.wait(-signal.SIGKILL)
     drivers = [lab.start("stoker", "resume", run.id) for _ in range(3)]
-    deadline = time.monotonic() + 120
-    while sum(one.process.poll() is not None for one in drivers) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: sum(one.process.poll() is not None for one in drivers) == 2)
     winner = next(one for one in drivers if one.process.poll() is None)
     holder = lab.client.store.records.run(run.id).driver
     assert holder["pid"] == winner.process.pid

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.kubeflow.endpoint import Endpoint
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.programs import SQUARES, WAITS
 from tests.servers.s3 import S3
+from tests.waiting import until
 
 STACK = """
 stack = "kf"
@@ -57,15 +57,8 @@ def _started(project: Any, endpoint: Endpoint, tmp_path: Path, program: str = WA
     driver = subprocess.Popen(
         [sys.executable, "long.py"], cwd=project.folder, env=environment, stderr=subprocess.DEVNULL
     )
-    _until(lambda: (tmp_path / "waits").exists())
+    until(lambda: (tmp_path / "waits").exists())
     return driver
-
-
-def _until(what: Any, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -115,7 +108,7 @@ def test_the_end_of_the_run_there(
     project.stoker("resume", run.id, timeout=240.0)
     assert project.client().run(run.id).status == "succeeded"
     assert set(endpoint.tasks("run-1")) == {"waits", "after"}
-    _until(lambda: endpoint.wait("run-1") == 0)
+    until(lambda: endpoint.wait("run-1") == 0)
     left = project.home / "artifacts" / "kubeflow"
     assert sorted(path.name for path in left.iterdir() if path.suffix != ".zip") == [run.id]
     project.stoker("gc", "--dry-run")
@@ -273,5 +266,5 @@ def test_by_hand_with_kfps_own_command(project: Any, endpoint: Endpoint) -> None
     assert "pipelineInfo" in script and "kfp --endpoint" in script
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     project.command(["bash", "-c", script], env={"PATH": path}, timeout=240.0)
-    _until(lambda: list(project.home.glob("artifacts/kubeflow/RUN/0/load/00000/result.json")))
+    until(lambda: list(project.home.glob("artifacts/kubeflow/RUN/0/load/00000/result.json")))
     assert "hello you alone" in endpoint.log("run-1")

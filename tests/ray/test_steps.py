@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.ray.bench import Bench
 from tests.servers.raycluster import RayCluster
+from tests.waiting import until
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.job import CUT_OFF, UNREAD, NodeTask, is_cut_off, is_over, lost_tasks
@@ -190,10 +191,10 @@ def test_another_driver_takes_over(bench: Bench, tmp_path: Path) -> None:
     assert bench.output(bench.end(second, changed)) == 2
     assert len(jobs_of(bench, "r1")) == 1, "the program that the first one started takes what is new"
     second.close()
-    end = time.monotonic() + 60
-    while not all(one["status"] in ("SUCCEEDED", "FAILED", "STOPPED") for one in jobs_of(bench, "r1")):
-        assert time.monotonic() < end, "what nobody wants any more is ended"
-        time.sleep(0.2)
+    until(
+        lambda: all(one["status"] in ("SUCCEEDED", "FAILED", "STOPPED") for one in jobs_of(bench, "r1")),
+        "what nobody wants any more is ended",
+    )
 
 
 def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +211,10 @@ def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch
     backend = bench.backend(idle_after=0.2)
     assert bench.output(bench.over(backend, job)) == 3
     assert len(jobs_of(bench, "r2")) == 1, "it had been heard"
-    end = time.monotonic() + 60
-    while not all(one["status"] == "SUCCEEDED" for one in jobs_of(bench, "r2")):
-        assert time.monotonic() < end, "its program leaves, since nothing comes"
-        time.sleep(0.1)
+    until(
+        lambda: all(one["status"] == "SUCCEEDED" for one in jobs_of(bench, "r2")),
+        "its program leaves, since nothing comes",
+    )
     bench.news.clear()
     # The driver has not heard that the program has left: its order is never taken.
     assert bench.output(bench.over(backend, job)) == 3

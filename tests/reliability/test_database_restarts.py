@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.reliability import database_storm
 from tests.servers import postgres
+from tests.waiting import until
 
 from stoker.client import Client
 from stoker.store.store import open_store
@@ -94,14 +94,6 @@ def lines(folder: Path, name: str) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    """Wait for what must happen."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_driver_killed_while_the_database_is_away(
     tmp_path: Path, server: postgres.Server, mark: Callable[[str], Any]
 ) -> None:
@@ -121,7 +113,7 @@ def test_a_driver_killed_while_the_database_is_away(
         )
 
     driver = start("flow.py")
-    wait(lambda: lines(tmp_path, "begins") == 1)
+    until(lambda: lines(tmp_path, "begins") == 1)
     server.stop("immediate")
     # A command that finds no server says so at once.
     refused = start("-m", "stoker", "runs")
@@ -129,7 +121,7 @@ def test_a_driver_killed_while_the_database_is_away(
     assert refused.returncode == 4 and "the database server does not answer" in printed
     (tmp_path / "server-is-away").touch()
     # The step behind it starts on what is in the journal alone.
-    wait(lambda: lines(tmp_path, "hangs") == 1)
+    until(lambda: lines(tmp_path, "hangs") == 1)
     driver.kill()
     printed, _ = driver.communicate(timeout=PATIENCE)
     journals = list((home / "journals").iterdir())
@@ -160,7 +152,7 @@ def test_patience_is_a_setting(tmp_path: Path, server: postgres.Server, mark: Ca
     driver = subprocess.Popen(
         [sys.executable, "flow.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    wait(lambda: lines(tmp_path, "begins") == 1)
+    until(lambda: lines(tmp_path, "begins") == 1)
     server.stop("fast")
     printed, _ = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 4, printed

@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from tests.engine.conftest import Lab
+from tests.waiting import until
 
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import parse_simulation
@@ -50,17 +50,6 @@ SCRIPT = """
     if __name__ == "__main__":
         holding()
 """
-PATIENCE = 60.0
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    """What `found` gives, once it is something."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if value := found():
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"no {what} within {PATIENCE} s")
 
 
 class Held:

@@ -12,6 +12,7 @@ import attrs
 import pytest
 from tests.sagemaker.account import IMAGE, ROLE, SagemakerAccount
 from tests.sagemaker.test_requests import BASE, SITE, job_of
+from tests.waiting import until
 
 from stoker.backends.aws.api import AwsError
 from stoker.backends.aws.outside import trust_policy
@@ -102,10 +103,7 @@ def looked_at(platform: SagemakerPlatform, name: str, handle: Any, ready: Callab
 
 def idle(account: SagemakerAccount) -> None:
     """Wait until no job of other tests goes on."""
-    end = time.monotonic() + 60.0
-    while account.live():
-        assert time.monotonic() < end, account.live()
-        time.sleep(0.05)
+    until(lambda: not account.live(), account.live)
 
 
 def test_a_quota_is_waited_for_or_named(watched: SagemakerPlatform, sagemaker_account: SagemakerAccount) -> None:

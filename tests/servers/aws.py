@@ -207,15 +207,6 @@ def numbers(n):
 PATIENCE = 200.0
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition; its value."""
-    end = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < end, f"{what} did not come"
-        time.sleep(0.1)
-    return value
-
-
 def started(aws: Any, folder: Any) -> subprocess.Popen[str]:
     """A driver whose step waits, in a process of its own."""
     return subprocess.Popen(

@@ -14,8 +14,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ import psutil
 import pytest
 from tests.servers import slurmconf
 from tests.servers.containers import program
+from tests.waiting import until
 
 NODES: Final[Mapping[str, str]] = {"n1": "v100", "n2": "v100", "n3": "h100", "n4": "h100"}
 """The nodes and the type of their GPUs."""
@@ -185,7 +185,7 @@ class Cluster:
         with configuration.open("a") as file:
             file.write(line)
         self.start_controller()
-        until(lambda: all(self.state_of(name) in ("idle", "mixed", "allocated") for name in NODES), why=self._logs)
+        until(lambda: all(self.state_of(name) in ("idle", "mixed", "allocated") for name in NODES), what=self._logs)
 
     def end_jobs(self) -> None:
         """End everything, and wait until all is over and every node is well."""
@@ -215,7 +215,7 @@ class Cluster:
         self._start_controller(clear=True)
         for name in NODES:
             self._start_node(name)
-        until(lambda: all(self.state_of(name) == "idle" for name in NODES), why=self._logs)
+        until(lambda: all(self.state_of(name) == "idle" for name in NODES), what=self._logs)
 
     def _start_controller(self, *, clear: bool) -> None:
         self._start("slurmctld", "-D", "-f", str(self.folder / "slurm.conf"), *(["-c"] if clear else []))
@@ -258,14 +258,14 @@ class Cluster:
             *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=0"),
         )
         client = ["mariadb", "--no-defaults", "--user=root", f"--socket={folder}/socket", "--execute"]
-        until(lambda: self.run(*client, "select 1", check=False).returncode == 0, why=self._logs)
+        until(lambda: self.run(*client, "select 1", check=False).returncode == 0, what=self._logs)
         for host in ("127.0.0.1", "localhost"):
             self.run(*client, f"create user slurm@'{host}' identified by 'x'; grant all on *.* to slurm@'{host}'")
         conf = self.folder / "slurmdbd.conf"
         conf.write_text(slurmconf.DATABASE.format(folder=self.folder, port=port, user=self._user, database=database))
         conf.chmod(0o600)
         self._start("slurmdbd", "-D")
-        until(lambda: listens(port), why=self._logs)
+        until(lambda: listens(port), what=self._logs)
 
     def _start(self, name: str, *arguments: str, key: str = "") -> None:
         key = key or name
@@ -315,14 +315,6 @@ class Cluster:
     def _logs(self) -> str:
         files = sorted((self.folder / "log").iterdir())
         return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-1500:]}" for file in files)
-
-
-def until(true: Callable[[], object], *, seconds: float = START_SECONDS, why: Callable[[], str] = str) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"not so within {seconds:g} s\n{why()}"
-        time.sleep(0.05)
 
 
 def free_ports(count: int) -> list[int]:

@@ -6,8 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +83,6 @@ def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     for one in running.processes():
         for process in [*one.children(recursive=True), one]:
             process.kill()
-
-
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
-    """Wait for something that must come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
 
 
 @pytest.fixture

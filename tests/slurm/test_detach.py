@@ -252,7 +252,7 @@ class Lasting:
         done = project.stoker("run", "looking.py:" + name, "--detach", "--folder", str(project.folder))
         self.id = done.stdout.strip()
         self.driver = re.findall(r"Slurm job (\d+)", done.stderr)[0]
-        until(lambda: self.begins() == ["first", "lasting"], why=self.output)
+        until(lambda: self.begins() == ["first", "lasting"], what=self.output)
 
     def begins(self) -> list[str]:
         path = self.project.folder / "begins"
@@ -268,7 +268,7 @@ class Lasting:
 
     def until_driven(self, sessions: int) -> None:
         """Wait until a driver has taken the run over for that time."""
-        until(lambda: self.row()["sessions"] == sessions and "pid" in self.row()["driver"], why=self.output)
+        until(lambda: self.row()["sessions"] == sessions and "pid" in self.row()["driver"], what=self.output)
 
     def process(self) -> psutil.Process:
         """The driver's process."""
@@ -314,7 +314,7 @@ def test_a_run_that_waits_for_its_driver_is_cancelled(clustered: Any, cluster: C
     run = Lasting(clustered, cluster)
     run.until_driven(1)
     cluster.run("scontrol", "requeuehold", run.driver)
-    until(lambda: "pid" not in run.row()["driver"], why=run.output)
+    until(lambda: "pid" not in run.row()["driver"], what=run.output)
     shown = clustered.stoker("show", run.id).stdout
     assert "running" in shown and f"goes on as soon as it is started again: Slurm job {run.driver}" in shown
     said = clustered.stoker("cancel", run.id, "--now").stderr
@@ -331,7 +331,7 @@ def test_scancel_ends_a_driver_and_its_run(clustered: Any, cluster: Cluster) -> 
     run = Lasting(clustered, cluster)
     run.until_driven(1)
     cluster.run("scancel", run.driver)
-    until(lambda: run.row()["status"] == "cancelled", why=run.output)
+    until(lambda: run.row()["status"] == "cancelled", what=run.output)
     until(lambda: not [job for job in cluster.jobs() if job["state"] in (*RUNS, "PENDING")])
 
 

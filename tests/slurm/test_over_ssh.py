@@ -158,7 +158,7 @@ def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path, request: pyt
     if request.node.callspec.params["far"] == "apart":
         store = login_node.home / ".stoker" / "slurm" / "artifacts"
         assert list(store.glob("objects/*/*")), "the code at least"
-    until(lambda: not login_node.sessions(), why=lambda: "a connection outlived the run")
+    until(lambda: not login_node.sessions(), what="a connection outlived the run")
 
 
 def enter(far: Any) -> None:
