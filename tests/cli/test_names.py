@@ -87,11 +87,10 @@ def test_names_from_the_run_to_a_stage(churn: Any) -> None:
         (2, "production", 1, "better"),
         (1, "production", None, "the first"),
     ]
-    changes = {
-        (row["what"], row["name"]): (row["left"], row["right"]) for row in churn.json("models", "diff", "churn@1", "2")
-    }
-    assert changes["metric", "auc"] == (0.5, 0.75) == changes["parameter", "auc"]
-    assert {name for what, name in changes if what == "artifact"} == {"org/net", "settings", "report"}
+    changes = churn.json("models", "diff", "churn@1", "2")
+    assert changes["metrics"] == {"auc": [0.5, 0.75]} == changes["parameters"]
+    assert changes["artifacts"].keys() == {"org/net", "settings"}  # both runs saved the same report
+    assert "artifact   org/net" in churn("models", "diff", "churn@1", "2").stdout
 
     text = churn("models", "show", "churn").stdout
     assert "rule for production: auc >= production" in text and "2 became production, in place of 1" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any, Final, Iterator, Mapping, Sequence
@@ -13,7 +12,8 @@ from stoker.cli.output import json_option, paint, print_json, stack_option, tabl
 from stoker.cli.runs import artifacts_command, preview_lines
 from stoker.client import ArtifactVersion, Client, ModelVersion
 from stoker.client.exchange import export_model, import_model
-from stoker.core.errors import NotFound, UsageError
+from stoker.client.names import ModelDiff, model_diff
+from stoker.core.errors import UsageError
 from stoker.core.registry import LATEST, MODEL, parse_reference
 from stoker.core.words import memory_text, number_text
 from stoker.report.streams import echo, say
@@ -226,15 +226,16 @@ def diff(*, left: str, right: str, client: Client, as_json: bool) -> None:
     """Compare two versions: metrics, metadata, artifacts, and the parameters and the code of their runs."""
     first = _model(client, _with_version(left))
     second = _model(client, right if "@" in right else f"{first.name}@{right}")
-    rows = list(_differences(client, first, second))
+    found = model_diff(client.store, first, second)
     if as_json:
-        names = ("what", "name", "left", "right")
-        print_json([dict(zip(names, row)) for row in rows])
-    elif not rows:
+        print_json(found.as_dict())
+        return
+    rows = list(_difference_rows(found))
+    if not rows:
         say("no differences")
-    else:
-        heads = ("", "", f"{first.name}@{first.version}", f"{second.name}@{second.version}")
-        echo(table(heads, [tuple(map(str, row)) for row in rows]))
+        return
+    heads = ("", "", f"{first.name}@{first.version}", f"{second.name}@{second.version}")
+    echo(table(heads, rows))
 
 
 @models.command("rm")
@@ -290,31 +291,18 @@ def _tag(one: ArtifactVersion | ModelVersion, tags: Sequence[str], *, move: bool
     say(f"{one.name}@{one.version}: {', '.join(one.tags) or 'no tags'}")
 
 
-def _differences(client: Client, left: ModelVersion, right: ModelVersion) -> Iterator[tuple[str, str, Any, Any]]:
-    def changed(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
-        for name in sorted(ours.keys() | theirs.keys()):
-            if ours.get(name) != theirs.get(name):
-                yield (what, name, ours.get(name, ""), theirs.get(name, ""))
-
-    yield from changed("metric", left.metrics, right.metrics)
-    yield from changed("metadata", left.metadata, right.metadata)
-    yield from changed("artifact", _digests(left), _digests(right))
-    yield from changed("parameter", _parameters(client, left), _parameters(client, right))
-    if left.run_id and right.run_id:
-        run = client.run(right.run_id)
-        for step in run.steps.values():
-            with contextlib.suppress(NotFound):  # the other run had no such step
-                for change in step.why(against=left.run_id).changes:
-                    if change.kind != "input":
-                        yield (change.kind, f"{step.key} {change.name}".strip(), change.before, change.after)
-
-
-def _digests(one: ModelVersion) -> dict[str, str]:
-    return {name: f"{part.version} ({part.digest[:12]})" for name, part in one.artifacts.items()}
-
-
-def _parameters(client: Client, one: ModelVersion) -> dict[str, Any]:
-    return client.run(one.run_id).parameters if one.run_id else {}
+def _difference_rows(found: ModelDiff) -> Iterator[tuple[str, ...]]:
+    """(what, name, left, right) of everything that differs."""
+    for what, pairs in (("metric", found.metrics), ("metadata", found.metadata), ("parameter", found.parameters)):
+        for name, pair in pairs.items():
+            yield (what, name, *("" if one is None else str(one) for one in pair))
+    for name, parts in found.artifacts.items():
+        yield ("artifact", name, *("" if one is None else f"{one.version} ({one.digest[:12]})" for one in parts))
+    for step in found.steps:
+        for change in step.changes:
+            yield (change.kind, f"{step.step} {change.name}".strip(), change.before, change.after)
+    for key, reason in found.unknown.items():
+        yield ("not compared", key, reason, "")
 
 
 def _words_of(made: Any) -> str:
