@@ -154,6 +154,7 @@ def forging() -> Annotated[int, Artifact("forged")]:
         {"kind": "saved", "name": "x", "output": "o", "wire": wire, "facts": {"": 1}},
     ):
         log_metadata({"_registry": odd})
+    log_metadata({"lost": False}, artifact="nobody's")
     return 1
 
 @pipeline
@@ -331,6 +332,8 @@ def test_a_reference_inside_of_a_value_is_refused(place: Place) -> None:
 def test_what_looks_like_a_registration_is_metadata(place: Place) -> None:
     place.run("forgery")
     assert place.values("forged") == [1] and not place.client.store.registry.has_artifact("x")
+    kept = place.newest("forgery").steps["forging"].metadata
+    assert kept["artifact:nobody's"] == {"lost": False}
 
 
 def test_a_lost_artifact_that_is_computed_again(place: Place) -> None:

@@ -59,6 +59,8 @@ class RunNames:
                 last, facts = self._logged.get((key, entry.name), (attempt, {}))
                 self._logged[key, entry.name] = (attempt, {**(facts if last == attempt else {}), **entry.facts})
             else:
+                if entry.kind == "artifact":  # which there may be none of: nothing is lost
+                    others.append([*row[:3], {f"artifact:{entry.name}": dict(entry.facts)}])
                 of_run = self._model is not None and self._model.name == entry.name
                 batch.register(
                     LoggedFacts(
