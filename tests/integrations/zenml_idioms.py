@@ -641,6 +641,7 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
         def p(loader, train):
             rows, count = loader()
             train(rows)
+            train.after(loader)
 
         def result():
             p(loader=load(), train=trainer(config=TrainerConfig(rate=2))).run()

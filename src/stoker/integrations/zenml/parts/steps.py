@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
 import itertools
 import sys
+import textwrap
 import typing
 from contextvars import ContextVar
 from typing import Annotated, Any, Callable, Final, Iterator, Mapping
@@ -136,6 +139,18 @@ class Step(functional.Step[..., Any]):
         self.__dict__.update(self.with_options(**options).__dict__)
         return self
 
+    def after(self, other: Any) -> None:
+        """In an old pipeline's body, behind the calls of both: let the step's last call wait for the other's."""
+        trace = ACTIVE.get()
+        nodes = [] if trace is None else trace.nodes
+        mine, theirs = (
+            next((index for index, node in reversed(list(enumerate(nodes))) if node.step.name == name), None)
+            for name in (self.name, other.name)
+        )
+        if mine is None or theirs is None:
+            raise GraphError(f"{self.name}.after({other.name}): call both steps first", where=caller())
+        nodes[mine] = attrs.evolve(nodes[mine], after=(*nodes[mine].after, nodes[theirs].key))
+
     @property
     def entrypoint(self) -> Callable[..., Any]:
         """The plain function."""
@@ -246,17 +261,13 @@ class Pipeline(functional.Pipeline[...]):
         return super().bind(arguments)
 
     def _steps_to_come(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What stands in a plan for the steps that the program gives to an old pipeline."""
-        steps = {}
-        for name, parameter in self.signature.parameters.items():
-            called = "Callable" in str(parameter.annotation)
-            if (called and isinstance(arguments.get(name), str)) or (
-                parameter.required and name not in arguments and (called or parameter.annotation is Any)
-            ):
-                steps[name] = absent_step(
-                    name, f"pipeline '{self.name}' needs the step {name}, which its program gives"
-                )
-        return steps
+        """What stands in a plan for the steps that the program gives to an old pipeline: parameters that it calls."""
+        called = _called_names(self.function)
+        return {
+            name: absent_step(name, f"pipeline '{self.name}' needs the step {name}, which its program gives")
+            for name in self.signature.parameters
+            if name in called and (name not in arguments or isinstance(arguments[name], str))
+        }
 
     def run_options(self) -> tuple[RunOption, ...]:
         """`--config` reads ZenML's run configurations, which may have `extra`, `model` and parameters of steps."""
@@ -300,6 +311,16 @@ class Pipeline(functional.Pipeline[...]):
             return super()._body(arguments)
         finally:
             CURRENT.reset(token)
+
+
+def _called_names(function: Callable[..., Any]) -> set[str]:
+    """The names that a function calls or calls methods of."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return set()
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {one.id for one in called if isinstance(one, ast.Name)}
 
 
 def _parameter(request: RunRequest, text: Any) -> RunRequest:
@@ -477,9 +498,17 @@ class BoundStep:
 
     with_options = configure
 
-    def after(self, other: BoundStep) -> None:
-        """Not here: what a step waits for is said where it is called."""
-        raise UsageError("step.after(other) is not here: say `step.with_options(after=result)(…)` in the pipeline")
+    def __repr__(self) -> str:
+        return f"<step '{self.name}'>"
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self._step.name
+
+    def after(self, other: Any) -> None:
+        """See `Step.after`."""
+        Step.after(self._step, other)  # type: ignore[arg-type]
 
 
 def _is_of(step: functional.Step[..., Any], name: str, value: Any) -> bool:
@@ -520,20 +549,12 @@ class PipelineInstance:
         """Run it."""
         options = {name: value for name, value in options.items() if name in ("enable_cache", "config_path")}
         made = self._pipeline.with_options(**options) if options else self._pipeline
-        return functional.Pipeline.__call__(made, **{name: _Given(value) for name, value in self._steps.items()})
+        return functional.Pipeline.__call__(made, **{name: _given(value) for name, value in self._steps.items()})
 
 
-class _Given:
-    """A step as an argument of a pipeline."""
-
-    def __init__(self, step: Any) -> None:
-        self._step = step if isinstance(step, BoundStep) else BoundStep(step, (), {})
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._step(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<step '{self._step._step.name}'>"
+def _given(step: Any) -> BoundStep:
+    """A step as an argument of an old pipeline."""
+    return step if isinstance(step, BoundStep) else BoundStep(step, (), {})
 
 
 def Output(**outputs: Any) -> Any:
