@@ -114,6 +114,33 @@ SCRIPT = """
     def badly():
         faulty()
 
+    APART = {"launcher": "torchrun", "processes_per_node": 2, "hang_after": "6s"}
+
+    def joined():
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        return dist, torch.ones(4)
+
+    @step(resources=TWO, launch=APART, cache=False)
+    def uneven() -> None:
+        dist, loss = joined()
+        for _ in range(2 if context.rank == 3 else 3):
+            dist.all_reduce(loss)
+
+    @step(resources=TWO, launch=APART, cache=False)
+    def slow_on_one() -> None:
+        dist, loss = joined()
+        if context.rank == 2:
+            time.sleep(60)
+        dist.all_reduce(loss)
+
+    @pipeline(failure_mode="continue")
+    def apart():
+        uneven()
+        slow_on_one()
+
     @pipeline
     def devices():
         show(with_devices())
@@ -172,6 +199,17 @@ def test_the_culprit_is_named_wherever_it_ran(gangs: Any, who: str, how: str, ca
     assert words in failure.message
     assert json.loads(gangs.rows("SELECT error FROM attempts")[0]["error"])["rank"] == int(who)
     assert everyone_is_gone(gangs.folder)
+
+
+def test_the_evidence_of_all_nodes_counts(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:apart", code=1)
+    steps = gangs.client().runs()[0].steps
+    uneven, slow = steps["uneven"].failure, steps["slow_on_one"].failure
+    assert (uneven.cause, uneven.rank, uneven.failed_ranks) == ("rank-left", 3, (3,))
+    assert uneven.message.startswith("rank 3 returned after 2 all_reduce, while ranks 0, 1, 2 waited in the 3rd")
+    assert (slow.cause, slow.rank) == ("hang", 2)
+    assert "waited in the 1st all_reduce" in slow.message and "rank 2 stands at gangs.py:" in slow.message
+    assert slow.stacks, "of the node that noticed it"
 
 
 def test_a_node_that_goes_away_is_missed(gangs: Any) -> None:

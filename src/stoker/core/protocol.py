@@ -285,10 +285,10 @@ class StepResult:
 
     Of a step that holds devices: what the gate `proved` of them, and why it ran on the CPU (`fallback`). `left` counts
     the processes that the step left behind; a worker that is `retired` takes no further job. `exited`: the worker died,
-    and another process says so. Of one node of a gang: `failed_at` in seconds since the epoch, and whether its failure
-    is only the `echo` of another's. Of a process of its own: the `imports` that one for the same step may find there.
-    `called` and `returned` are when the step's function was, in seconds since the epoch; 0 where loading its inputs and
-    saving its outputs took next to nothing.
+    and another process says so. Of one node of a gang: `failed_at` in seconds since the epoch, whether its failure is
+    only the `echo` of another's, and the `evidence` of its ranks. Of a process of its own: the `imports` that one for
+    the same step may find there. `called` and `returned` are when the step's function was, in seconds since the epoch;
+    0 where loading its inputs and saving its outputs took next to nothing.
     """
 
     COMPACT: ClassVar = True
@@ -311,6 +311,7 @@ class StepResult:
     exited: WorkerExit | None = None
     failed_at: float | None = None
     echo: bool = False
+    evidence: tuple[RankEvidence, ...] = ()
     imports: tuple[str, ...] = ()
     called: float = 0.0
     returned: float = 0.0

@@ -62,6 +62,8 @@ KILL_PATIENCE: Final = 10.0
 """Seconds in which processes must have died of SIGKILL. What has not is left to the fork server."""
 CANCELLED_GRACE: Final = 3600.0
 """Seconds after which a cancelled agent stops waiting for its ranks; it is killed long before."""
+_OPERATIONS: Final = 16
+"""Operations of a rank's trail that the head of a gang gets."""
 _WORDS: Final = 60
 """Lines of a launcher's last words in which the reason of its end is looked for."""
 _REASON: Final = 300
@@ -207,6 +209,7 @@ class Agent:
                 self._end_all(hard=True)
                 self._await_end()
                 self._close()
+            evidence = self._evidence or self._collected()
             result = result_of_node(
                 self._ranks,
                 self._node,
@@ -216,7 +219,7 @@ class Agent:
                 ),
                 cause=CANCELLED if self._cancelled else self._cause,
                 report=self._hang_detector.report,
-                evidence=self._evidence or self._collected(),
+                evidence=evidence,
                 blobs=self._blobs,
             )
             return attrs.evolve(
@@ -225,6 +228,7 @@ class Agent:
                 peak=self._peaks.whole,
                 rank_peaks=self._rank_peaks(),
                 rank_waits=self._rank_waits(),
+                evidence=() if self._gang is None else tuple(map(_for_head, evidence)),
             )
 
     def _hear_node(self, gang: cluster.Gang, connection: socket.socket) -> None:
@@ -648,8 +652,7 @@ def result_of_node(
         return StepResult(ok=True, outputs=_outputs(delivered, launch.outputs, blobs), fallback=fallback)
     if cause == HANG:
         found = blame.verdict(evidence, hung=True) or blame.Verdict()
-        error = StepError(message=report["sentence"], **report)
-        return _blamed(found, StepResult(ok=False, cause=HANG, error=error), evidence, node.world_size)
+        return _blamed(found, evidence, node.world_size, StepError(message=report["sentence"], **report))
     if cause == NOT_STARTED:
         return _not_started(ranks, expected, launch, launchers.reason)
     failed = [state for state in ranks.values() if state.failed_at]
@@ -657,8 +660,7 @@ def result_of_node(
         return StepResult(ok=False, cause=cause, echo=True)
     verdict = blame.verdict(evidence)
     if verdict is not None:
-        result = ranks[verdict.rank].result if verdict.rank is not None else None
-        failure = _blamed(verdict, result, evidence, node.world_size)
+        failure = _blamed(verdict, evidence, node.world_size)
         return attrs.evolve(failure, cause=cause) if cause and failure.echo else failure
     return _failure_of_launcher(ranks, expected, launch.launcher, launchers)
 
@@ -683,7 +685,13 @@ def result_of_all(
         rank_peaks={rank: ranks[rank] for rank in sorted(ranks, key=int)},
         rank_waits={rank: waits[rank] for rank in sorted(waits, key=int)},
         left=sum(other.left for other in nodes),
+        evidence=(),
     )
+
+
+def _for_head(rank: RankEvidence) -> RankEvidence:
+    """What the head gets to know of a rank on another node."""
+    return attrs.evolve(rank, operations=rank.operations[-_OPERATIONS:])
 
 
 def _result_of_all(
@@ -695,6 +703,13 @@ def _result_of_all(
         others = {**others, number: StepResult(ok=False, cause=NODE_LOST, error=error, failed_at=0.0)}
     results = [head, *(others[number] for number in sorted(others))]
     failed = [result for result in results if not result.ok]
+    if failed and not lost:
+        hung = any(result.cause == HANG for result in failed)
+        evidence = [rank for result in results for rank in result.evidence]
+        found = blame.verdict(evidence, hung=hung)
+        if found is not None and found.own:
+            texts = {rank: text for result in failed if result.error for rank, text in result.error.stacks.items()}
+            return _blamed(found, evidence, node.world_size, StepError(stacks=texts) if hung else None)
     if failed:
         # A node that was only ended because of another one does not count.
         return min([result for result in failed if not result.echo] or failed, key=_when)
@@ -719,28 +734,24 @@ def _join_outputs(results: Sequence[StepResult], blobs: str) -> dict[str, Any]:
 
 
 def _blamed(
-    verdict: blame.Verdict, result: StepResult | None, evidence: Sequence[RankEvidence], world_size: int
+    verdict: blame.Verdict, evidence: Sequence[RankEvidence], world_size: int, report: StepError | None = None
 ) -> StepResult:
-    """The result that a verdict stands for; `result` is that of the rank to blame, None where it delivered none."""
+    """The result that a verdict stands for; `report` says where ranks stood that hung."""
     state = next((one for one in evidence if one.rank == verdict.rank), RankEvidence(rank=0))
-    if result is None or result.ok or (state.end == "asked" and verdict.error is not None):
-        result = StepResult(ok=False)
-    error = verdict.error or result.error or StepError()
-    cause = verdict.cause or result.cause
+    error, exit_code = verdict.error or state.error, None
     if verdict.sentence:
-        error = StepError(
-            message=f"{verdict.sentence}\n  fix: {verdict.fix}",
-            sentence=verdict.sentence,
-            stacks=error.stacks,
-            flight_recorder=error.flight_recorder,
-        )
-    elif not error.message:
+        words = f"{verdict.sentence}\n  fix: {verdict.fix}"
+        error = attrs.evolve(report or StepError(), message=words, sentence=verdict.sentence)
+    elif error is None and report is not None:
+        error = report
+    elif error is None:
         error = StepError(message=f"rank {state.rank} of {world_size} {_ending_text(state.status)}")
-        result = attrs.evolve(result, exit_code=state.status)
+        exit_code = state.status
     error = attrs.evolve(error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault)
     # By wall-clock time, to be compared with other nodes'.
     at = state.at or min((one.at for one in evidence if one.at), default=time.time())
-    return attrs.evolve(result, cause=cause, error=error, failed_at=at, echo=not verdict.own)
+    cause = verdict.cause or (HANG if report is not None else state.cause)
+    return StepResult(ok=False, cause=cause, error=error, exit_code=exit_code, failed_at=at, echo=not verdict.own)
 
 
 def _ending_text(status: int | None) -> str:

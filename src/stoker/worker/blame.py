@@ -399,7 +399,7 @@ def _reached(rank: RankEvidence, one: Operation) -> int:
     """The number of a rank's last operation in the group of another's; that one's where it may not be of the group."""
     if one.group in rank.counts:
         return rank.counts[one.group]
-    may_be_of_it = one.group in ("0", FORWARD) and len(rank.operations) < SLOTS
+    may_be_of_it = one.group in ("0", FORWARD) and sum(rank.counts.values()) < SLOTS
     return 0 if may_be_of_it else one.number
 
 
