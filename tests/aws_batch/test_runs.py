@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tests.aws_batch.cluster import BatchAccount
 from tests.cli.byhand import code, paste, scripts
-from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started, until
+from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started
+from tests.waiting import until
 
 FLOW = """
 import os, sys

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.slurm import until
 from tests.servers.sshd import ALIAS, Sshd, ssh_server  # noqa: F401  # fixture
+from tests.waiting import until
 
 from stoker.client import Client
 from stoker.core.errors import DamagedArtifact

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.cli.byhand import code, paste, scripts
 from tests.servers.raycluster import TOKEN, RayCluster
-from tests.servers.slurm import until
+from tests.waiting import until
 
 from stoker.backends.ray.orders import GONE
 

@@ -28,7 +28,8 @@ import attrs
 from tests.conftest import Project
 from tests.servers import raycluster, slurm
 from tests.servers.drivers import Driver
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "dev" / "faults.md"
 BEGIN: Final = "<!-- made by make faults -->\n"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.sagemaker.account import SagemakerAccount
-from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started, until
+from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started
+from tests.waiting import until
 
 SPOT = PIPELINES.replace("(cache=False)\ndef wait", "(cache=False, resources=ResourceSettings(spot=True))\ndef wait")
 long = pytest.mark.usefixtures("long_run")

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any, Final
 
-from tests.servers.slurm import until
+from tests.waiting import until
 
 LEAVES: Final = 20.0
 """Seconds in which the second Ctrl-C ends a driver: fewer than it waits for an answer (30), and enough for a machine

@@ -14,7 +14,8 @@ import pytest
 from tests.programs import SQUARES, WAITS
 from tests.servers import sshd
 from tests.servers.s3 import S3
-from tests.skypilot.conftest import Double, until
+from tests.skypilot.conftest import Double
+from tests.waiting import until
 
 STACK = """
 stack = "sky"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.byhand import code, paste, result, scripts
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 
 def test_a_script_is_submitted_by_hand(clustered: Any, cluster: Cluster) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.servers.s3 import S3
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 from stoker.backends.slurm.cluster import ClusterFacts, Partition
 from stoker.backends.slurm.detach import longest, script

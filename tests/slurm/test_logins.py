@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.slurm import until
 from tests.servers.sshd import ALIAS, Sshd
+from tests.waiting import until
 
 from stoker.backends.base.logins import Here, Login, Ssh, login
 from stoker.backends.base.platforms import Away

@@ -16,8 +16,9 @@ import pytest
 from tests.report.screen import Terminal
 from tests.servers import sshd
 from tests.servers.s3 import S3
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
 from tests.servers.sshd import ALIAS, Sshd
+from tests.waiting import until
 
 PIPELINE = """
 import contextlib

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 from stoker.backends.base.channel import Reader
 from stoker.backends.slurm import script as slurm

@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.servers.drivers import LEAVES, Driver
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
 from tests.slurm.test_slurm_runs import LONG
+from tests.waiting import until
 
 
 def test_a_silent_controller_is_said_and_left(clustered: Any, cluster: Cluster, tmp_path: Path) -> None:

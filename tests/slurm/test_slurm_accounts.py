@@ -9,8 +9,9 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
 from tests.slurm.bench import Bench
+from tests.waiting import until
 
 from stoker.backends.base.logins import Here
 from stoker.backends.slurm.facts import ABOVE_LIMIT, prove

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import attrs
 import pytest
-from tests.servers.slurm import NODES, Cluster, until
+from tests.servers.slurm import NODES, Cluster
 from tests.slurm.bench import Bench
+from tests.waiting import until
 
 from stoker.core.settings import ResourceSettings
 

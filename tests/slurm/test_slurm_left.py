@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 PIPELINE = """
     import os

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
 from tests.slurm.bench import Bench
+from tests.waiting import until
 
 from stoker.backends.slurm import task as slurmtask
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
 from tests.slurm.bench import Bench
 from tests.slurm.test_slurm_adoption import left_alone
+from tests.waiting import until
 
 from stoker.backends.slurm import limits as slurmlimits
 from stoker.backends.slurm.limits import QueueLimits

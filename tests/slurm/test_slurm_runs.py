@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 PIPELINE = """
 import socket

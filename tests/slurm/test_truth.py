@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.drivers import Driver
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 STACK = """
 stack = "cluster"

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.servers.slurm import Cluster, until
+from tests.servers.slurm import Cluster
+from tests.waiting import until
 
 from stoker.backends.slurm.why import REASONS, explain
 
