@@ -17,11 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 585,  # what ranks leave behind, and which of them is to blame
-    "lines of code": 108_700,  # secrets, artifacts and models by name and their pages, as ZenML has; public flows
-    "lines of tests": 112_900,  # a table of distributed failures, each of them made to happen
+    "modules": 604,  # ZenML's names by subject, and the migration of whole projects
+    "lines of code": 110_950,  # secrets, artifacts and models by name and their pages; ZenML's names; public flows
+    "lines of tests": 114_200,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
     "longest file": 870,
-    "untyped mappings": 1_985,  # the documents of secrets, artifacts and models by name
+    "untyped mappings": 2_050,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

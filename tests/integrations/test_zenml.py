@@ -36,7 +36,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     project = made(tmp_path_factory)
     document = json.loads(project.stoker("migrate", ".", "--write", "--json", code=1, timeout=900).stdout)
     project.run("run.py", *IDIOMS, timeout=900)
-    again = json.loads(project.stoker("migrate", ".", "--no-plan", "--json").stdout)
+    again = json.loads(project.stoker("migrate", ".", "--no-plan", "--json", code=1).stdout)
     yield document, results(project), again
     shutil.rmtree(project.folder.parent, ignore_errors=True)
 
