@@ -42,6 +42,8 @@ VERSION: Final = 1
 JOB: Final = "job"
 STRAGGLER: Final = "straggler"
 """The note of an event that names a rank for which others wait: `rank`, the `share` of the time, and a `message`."""
+ASIDE: Final = "aside"
+"""The note of lines that are for the log alone."""
 EXTRA_TIME: Final = "extra time"
 """The note that says that what a step does from now on may take `seconds` more than its timeout."""
 """The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
