@@ -237,8 +237,8 @@ class RankEvidence:
     `end` is "" while it runs, "returned", "raised", "died" (a signal that it got by itself, or an exit) or "asked": it
     was ended by SIGTERM. `error` is what it raised, or, `raising`, what was on its way through its `finally` blocks.
     `stands` is the user's line of its main thread and `text` that line; `lock` is what it waits for there. `threads`
-    are what its other threads died of, by name. `operations` are the last ones, `counts` the number of the last one in
-    each group, and `waited` the seconds that all of them took.
+    are what its other threads died of, by name. `said` is what it printed last, of one that died. `operations` are its
+    last ones, `counts` the number of the last one in each group, and `waited` the seconds that all of them took.
     """
 
     COMPACT: ClassVar = True
@@ -253,6 +253,7 @@ class RankEvidence:
     text: str = ""
     lock: str = ""
     threads: Mapping[str, StepError] = attrs.field(factory=dict)
+    said: str = ""
     operations: tuple[Operation, ...] = ()
     counts: Mapping[str, int] = attrs.field(factory=dict)
     waited: float = 0.0

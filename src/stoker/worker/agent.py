@@ -469,6 +469,9 @@ class Agent:
         source.close()
 
     def _emit_lines(self, lines: list[tuple[float, str, int | None, str]]) -> None:
+        for _, stream, rank, text in lines:
+            if stream == "stderr" and rank in self._ranks:
+                self._ranks[rank].said.append(text)
         if lines:
             self._launchers_words.extend(text for _, stream, rank, text in lines if rank is None and stream == "stderr")
             # What a launcher says of ranks that failed is long, and ranks that are ended complain of that.
