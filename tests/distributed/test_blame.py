@@ -66,6 +66,20 @@ CASES: dict[str, tuple[list[RankEvidence], bool, tuple[str, int | None, tuple[in
         False,
         ("nccl-timeout", 1, (1,)),
     ),
+    "NCCL's watchdog aborts the ranks that wait": (
+        [
+            rank(0, end="died", status=-6, at=1.0, said=WATCHDOG.message, **calls(*[REDUCE] * 9)),
+            rank(1, end="asked", stands="data.py:3", text="read()", **calls(*[REDUCE] * 8)),
+            rank(2, end="died", status=-6, at=1.1, said=WATCHDOG.message, **calls(*[REDUCE] * 9)),
+        ],
+        False,
+        ("nccl-timeout", 1, (1,)),
+    ),
+    "an abort of its own": (
+        [complains(0), rank(1, end="died", status=-6, at=1.5, said="free(): invalid pointer")],
+        False,
+        ("", 1, (1,)),
+    ),
     "all stand in one operation: the network": (
         [rank(0, **calls(REDUCE, last=0.0)), rank(1, **calls(REDUCE, last=0.0))],
         True,

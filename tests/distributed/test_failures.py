@@ -43,6 +43,7 @@ def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
     lines = shown.splitlines()
     (begin,) = [number for number, line in enumerate(lines) if line.startswith(f"{row.name} failed")]
     assert lines.index("", begin) - begin <= 10, "it fits on the screen"
+    assert not any("distributed/elastic" in line for line in lines if line.startswith(f"{row.name} "))
 
 
 @pytest.mark.slow

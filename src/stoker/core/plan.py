@@ -313,12 +313,14 @@ class LogLine:
     """One line that a step wrote: seconds since the epoch, "stdout" or "stderr", its text without the newline.
 
     `rank` is the process of a distributed step that wrote it, None for a step of one process, and for the launcher.
+    `aside` lines are for the log alone: what a launcher, and ranks that are ended, write once a rank has failed.
     """
 
     time: float
     stream: str
     text: str
     rank: int | None = None
+    aside: bool = False
 
 
 @frozen(kw_only=True)

@@ -42,6 +42,8 @@ VERSION: Final = 1
 JOB: Final = "job"
 STRAGGLER: Final = "straggler"
 """The note of an event that names a rank for which others wait: `rank`, the `share` of the time, and a `message`."""
+ASIDE: Final = "aside"
+"""The note of lines that are for the log alone."""
 EXTRA_TIME: Final = "extra time"
 """The note that says that what a step does from now on may take `seconds` more than its timeout."""
 """The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
@@ -235,8 +237,8 @@ class RankEvidence:
     `end` is "" while it runs, "returned", "raised", "died" (a signal that it got by itself, or an exit) or "asked": it
     was ended by SIGTERM. `error` is what it raised, or, `raising`, what was on its way through its `finally` blocks.
     `stands` is the user's line of its main thread and `text` that line; `lock` is what it waits for there. `threads`
-    are what its other threads died of, by name. `operations` are the last ones, `counts` the number of the last one in
-    each group, and `waited` the seconds that all of them took.
+    are what its other threads died of, by name. `said` is what it printed last, of one that died. `operations` are its
+    last ones, `counts` the number of the last one in each group, and `waited` the seconds that all of them took.
     """
 
     COMPACT: ClassVar = True
@@ -251,6 +253,7 @@ class RankEvidence:
     text: str = ""
     lock: str = ""
     threads: Mapping[str, StepError] = attrs.field(factory=dict)
+    said: str = ""
     operations: tuple[Operation, ...] = ()
     counts: Mapping[str, int] = attrs.field(factory=dict)
     waited: float = 0.0

@@ -117,7 +117,8 @@ class Terminal:
 
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
         """Show lines that a step wrote, with its name; of ranks other than 0 only errors."""
-        if not self._verbose:
+        lines = [line for line in lines if not line.aside]
+        if not self._verbose or not lines:
             return
         self.progress.note_lines(key, lines)
         if any(line.rank for line in lines):

@@ -27,7 +27,17 @@ from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.launch import Launch
-from stoker.core.protocol import DIED, STRAGGLER, RankEvidence, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import (
+    ASIDE,
+    DIED,
+    STRAGGLER,
+    RankEvidence,
+    StepError,
+    StepResult,
+    StepTask,
+    WorkerEvent,
+    WorkerJob,
+)
 from stoker.core.status import (
     CANCELLED,
     EXITED,
@@ -459,9 +469,16 @@ class Agent:
         source.close()
 
     def _emit_lines(self, lines: list[tuple[float, str, int | None, str]]) -> None:
+        for _, stream, rank, text in lines:
+            if stream == "stderr" and rank in self._ranks:
+                self._ranks[rank].said.append(text)
         if lines:
             self._launchers_words.extend(text for _, stream, rank, text in lines if rank is None and stream == "stderr")
-            self._emit(WorkerEvent(kind="lines", job=self._job.job, lines=tuple(lines)))
+            # What a launcher says of ranks that failed is long, and ranks that are ended complain of that.
+            launchers = all(rank is None for _, _, rank, _ in lines)
+            aside = self._failed_at and (launchers or self._ending_since) and not self._cancelled
+            note = ASIDE if aside else ""
+            self._emit(WorkerEvent(kind="lines", job=self._job.job, lines=tuple(lines), note=note))
 
     # Ending
 

@@ -74,6 +74,10 @@ def is_complaint(rank: RankEvidence) -> bool:
     """Whether a rank failed only by what another one did: it was ended, or an operation with others failed."""
     if rank.end == "asked":
         return True
+    if rank.end == "died" and rank.status in _ABORTED:
+        # NCCL's watchdog and JAX's client abort a process that waits for another one, and say so.
+        row = signatures.find_signature((), rank.said)
+        return row is not None and row[0].cause in CONSEQUENCES
     if rank.end != "raised" or rank.error is None or rank.cause == WRONG_WORLD:
         return False
     return _complains(rank.error, whole=_raised_in_operation(rank))
@@ -347,7 +351,9 @@ def _locked(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
 
 def _complaint(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
     """The first complaint, where nothing explains it."""
-    complaints = [rank for rank in ranks if rank.end == "raised"] or [rank for rank in ranks if rank.end == "asked"]
+    complaints = [rank for rank in ranks if rank.end in ("raised", "died")] or [
+        rank for rank in ranks if rank.end == "asked"
+    ]
     if hung or not complaints:
         return None
     first = min(complaints, key=lambda rank: (rank.at, rank.rank))
@@ -378,9 +384,9 @@ def _unfinished(rank: RankEvidence) -> Operation | None:
     if last is None or rank.end == "returned":
         return None
     if last.name == FORWARD:
-        return last if rank.end == "raised" or not rank.end else None
+        return last if rank.end != "asked" else None
     # What an operation without waiting begins raises when it is waited for.
-    return last if last.ended <= 0 or (is_complaint(rank) and rank.end == "raised") else None
+    return last if last.ended <= 0 or (is_complaint(rank) and rank.end != "asked") else None
 
 
 def _running(rank: RankEvidence) -> Operation | None:

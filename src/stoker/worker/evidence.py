@@ -106,7 +106,10 @@ class Trail:
         """Note an operation that begins; returns where its end is to be written."""
         number = next(self._numbers)
         group = _group_of(arguments, keywords) if name in COLLECTIVES else name
-        in_group = next(self._in_groups.setdefault(group, itertools.count(1)))
+        counter = self._in_groups.get(group)
+        if counter is None:
+            counter = self._in_groups.setdefault(group, itertools.count(1))
+        in_group = next(counter)
         words = _SEPARATOR.join((name, group, users_line(sys._getframe(2)), _subject(name, arguments, keywords)))
         at = _START + (number - 1) % SLOTS * _SLOT.size
         _SLOT.pack_into(self._page, at, in_group, began, 0.0, words.encode("utf-8", "replace")[:232])
@@ -164,8 +167,11 @@ def _group_of(arguments: Any, keywords: Mapping[str, Any]) -> str:
     """The name of the group that an operation belongs to; "0", torch's name of the first one, where none is given."""
     group = keywords.get("group")
     if group is None:
-        group = next((one for one in arguments if hasattr(type(one), "group_name")), None)
-    return "0" if group is None else str(getattr(group, "group_name", "0"))
+        for one in arguments:
+            if hasattr(type(one), "group_name"):
+                return str(one.group_name)
+        return "0"
+    return str(getattr(group, "group_name", "0"))
 
 
 def _subject(name: str, arguments: Any, keywords: Mapping[str, Any]) -> str:
@@ -173,8 +179,11 @@ def _subject(name: str, arguments: Any, keywords: Mapping[str, Any]) -> str:
     if name == INIT:
         size, rank = asked_world(arguments, keywords)
         return f"rank {rank} of {size}"
-    tensor = next((one for one in (*arguments, *keywords.values()) if hasattr(one, "dtype")), None)
-    words = "" if tensor is None else tensor_text(tensor.shape, tensor.dtype)
+    words = ""
+    for one in (*arguments, *keywords.values()):
+        if hasattr(one, "dtype"):
+            words = tensor_text(one.shape, one.dtype)
+            break
     root = _ROOTED.get(name) or PEERS.get(name)
     if root is not None:
         value = keywords.get(root, arguments[1] if len(arguments) > 1 else None)

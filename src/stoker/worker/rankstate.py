@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from typing import IO, Any, Final, Mapping
 
 import attrs
@@ -23,6 +24,8 @@ AGENT: Final = "STOKER_RANK_AGENT"
 """The variable with the address of a node's agent, where one command of one launcher starts the ranks of all nodes."""
 STACKS: Final = signal.SIGRTMIN + 11 if sys.platform == "linux" else signal.SIGUSR2
 """The signal on which a rank writes the stacks of its threads; users and schedulers use SIGUSR1 and SIGUSR2."""
+_SAID: Final = 40
+"""Lines of a rank in which the reason of its abort is looked for; NCCL's watchdog and JAX's client print their own."""
 _LONGEST: Final = 1 << 20
 """Bytes without a newline after which they become a line all the same."""
 
@@ -55,6 +58,8 @@ class RankState:
     """In seconds since the epoch: when its process ended; 0 while it runs."""
     outside: bool = False
     """Whether SIGTERM ended it before any rank had failed, and before anybody was to be ended."""
+    said: deque[str] = attrs.field(factory=lambda: deque(maxlen=_SAID))
+    """Its last lines of stderr."""
     account: Mapping[str, Any] = attrs.field(factory=dict)
     """What it answered when it was asked where it stands (`evidence.RankWitness`)."""
 
@@ -90,6 +95,7 @@ def evidence_of(state: RankState, folder: str) -> RankEvidence:
         stands=account.get("stands", ""),
         text=account.get("text", ""),
         lock=account.get("lock", ""),
+        said="\n".join(state.said) if end == "died" else "",
         threads={name: from_json(StepError, text, strict=False) for name, text in account.get("threads", ())},
         operations=operations,
         counts={one.group: one.number for one in operations},

@@ -610,7 +610,10 @@ RANKS: Final = (
         ),
         pattern=(
             r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv"
-            r"|send) operation to complete"
+            r"|send) operation to complete|gloo/transport/[^\n]*Application timeout caused pair closure"
+            r"|failed to pass monitoredBarrier in \d+ ms|timed out in monitoredBarrier after"
+            # xla/tsl/distributed_runtime/coordination/coordination_service.cc, which JAX uses
+            r"|DEADLINE_EXCEEDED: Barrier timed out\. Id: "
         ),
         printed=True,
     ),
@@ -622,6 +625,9 @@ RANKS: Final = (
         pattern=(
             r"remote process exited or there was a network error|ncclRemoteError"
             r"|gloo/transport/tcp/[^\n]*Connection (?:closed|reset) by peer"
+            # torch/csrc/distributed/c10d/Utils.hpp: rank 0, which has the store, is gone
+            r"|Failed to (?:recv, got|send, sent) 0 bytes\. Connection was likely closed"
+            r"|Terminating process because the JAX distributed service detected fatal errors"
         ),
         printed=True,
     ),
@@ -633,6 +639,14 @@ RANKS: Final = (
         advice="build the same model on all ranks: from one configuration, with no condition on the rank or its data",
         pattern=r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param",
     ),
+    # torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    Signature(
+        name="collectives-differ",
+        cause=status.MISMATCH,
+        why="the ranks called different collective operations, or the same one with different tensors",
+        advice="call the same operations in the same order on all ranks, with tensors of one shape and type",
+        pattern=r"Detected mismatch between collectives on ranks\.",
+    ),
     Signature(
         name="ddp-unused",
         cause=status.USER_ERROR,
@@ -642,6 +656,36 @@ RANKS: Final = (
             "TORCH_DISTRIBUTED_DEBUG=DETAIL in the step's environment names the parameters"
         ),
         pattern=r"Expected to have finished reduction in the prior iteration before starting a new one",
+    ),
+    Signature(
+        name="deepspeed-batch",
+        cause=status.USER_ERROR,
+        why="DeepSpeed's batch sizes do not multiply to the batch of all ranks",
+        advice=(
+            "leave one of train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps out of the "
+            'configuration (or say "auto"), so that it follows from the number of ranks'
+        ),
+        pattern=r"Check batch related parameters\. train_batch_size is not equal",
+    ),
+    Signature(
+        name="trainer-no-loss",
+        cause=status.USER_ERROR,
+        why="the model computed no loss: the batches that the Trainer gave it have no labels",
+        advice=(
+            "name the column of the labels `labels`, and keep it: TrainingArguments(label_names=[…], "
+            "remove_unused_columns=False) with a collator that makes them"
+        ),
+        pattern=r"The model did not return a loss from the inputs, only the following keys",
+    ),
+    Signature(
+        name="trainer-no-columns",
+        cause=status.USER_ERROR,
+        why="the Trainer removed all columns of the data, since the model's forward takes none of them",
+        advice=(
+            "give it data with the columns that forward takes (tokenized: input_ids, …), or "
+            "TrainingArguments(remove_unused_columns=False)"
+        ),
+        pattern=r"No columns in the dataset match the model's forward method signature",
     ),
     Signature(
         name="duplicate-gpu",
@@ -680,6 +724,7 @@ RANKS: Final = (
             r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined|RendezvousTimeoutError"
             # torch/csrc/distributed/c10d/TCPStore.cpp
             r"|DistStoreError: wait timeout after \d+ms, keys: |DistStoreError: Socket Timeout"
+            r"|Gloo connectFullMesh failed with|client socket has failed to connect to any network address of"
             r"|RendezvousConnectionError|The client socket has timed out after \w+ while trying to connect to"
         ),
     ),

@@ -13,7 +13,7 @@ import attrs
 from stoker.core.codec import from_json, parse_json
 from stoker.core.errors import SettingsError
 from stoker.core.plan import JobStatus, LogLine
-from stoker.core.protocol import MARK, METRICS, WorkerEvent
+from stoker.core.protocol import ASIDE, MARK, METRICS, WorkerEvent
 from stoker.core.wire import Wakeup
 
 
@@ -45,8 +45,10 @@ class Updates:
         if event.kind == "began":
             self.put(name, JobStatus(state="running", started=event.time))
         elif event.kind == "lines":
+            aside = event.note == ASIDE
             lines = [
-                LogLine(time=time, stream=stream, text=text, rank=rank) for time, stream, rank, text in event.lines
+                LogLine(time=time, stream=stream, text=text, rank=rank, aside=aside)
+                for time, stream, rank, text in event.lines
             ]
             self.write(name, lines)
         elif event.kind in ("noted", METRICS):
