@@ -18,8 +18,8 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
     "modules": 604,  # ZenML's names by subject, and the migration of whole projects
-    "lines of code": 110_950,  # secrets, artifacts and models by name and their pages; ZenML's names; public flows
-    "lines of tests": 114_200,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
+    "lines of code": 111_000,  # secrets, artifacts and models by name and their pages; ZenML's names; public flows
+    "lines of tests": 114_300,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
     "longest file": 870,
     "untyped mappings": 2_050,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
 }

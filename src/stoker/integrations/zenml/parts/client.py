@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, Iterator, Mapping, Sequence, TypeVar
 
+from stoker import stacks
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts.components import ActiveStack
@@ -246,6 +247,13 @@ class Client:
     def get_stack(self, *args: Any, **kwargs: Any) -> ActiveStack:
         """The active stack."""
         return ActiveStack()
+
+    def activate_stack(self, stack_name_id_or_prefix: Any) -> None:
+        """Use another stack of stoker.toml; where there is none of the name, the active one stays."""
+        if stack_name_id_or_prefix in [stack.name for stack in stacks.stacks()]:
+            os.environ["STOKER_STACK"] = str(stack_name_id_or_prefix)
+        else:
+            note(f"there is no stack '{stack_name_id_or_prefix}' in stoker.toml: the active one stays")
 
     @property
     def root(self) -> Path:
