@@ -250,7 +250,11 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
 
     The kernel's evidence outweighs what was raised, and that outweighs what was printed.
     """
-    from stoker.worker import signatures, xids  # read when something failed: the table costs a start 2 ms
+    from stoker.worker import (  # read when something failed: the table costs a start 2 ms
+        generalcauses,
+        signatures,
+        xids,
+    )
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
     cause, sentence = ending.cause, ending.message
@@ -260,7 +264,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if "\n  fix: " in error.message:
         advice = ""  # a Stoker error brings its own
     elif cause == KILLED and number == signal.SIGTERM:
-        advice = signatures.TERMINATED
+        advice = generalcauses.TERMINATED
     plain = _explanation(cause, sentence or general, advice, "")
     if cause not in _OPEN:
         return plain
