@@ -10,6 +10,7 @@ import pytest
 from stoker.core.protocol import Operation, RankEvidence, StepError
 from stoker.worker import evidence
 from stoker.worker.blame import Verdict, ordinal, verdict
+from stoker.worker.notice import Terminated
 
 CLOSED = StepError(type="RuntimeError", message="[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:7")
 WATCHDOG = StepError(
@@ -189,6 +190,21 @@ def _cleans_up() -> None:
     finally:
         error = sys.exc_info()[1]
         assert error is not None and not evidence.is_handled(error, sys._getframe())
+
+
+def test_what_was_on_its_way_when_the_rank_was_asked_to_end_counts() -> None:
+    witness = evidence.RankWitness(lambda error: f"{type(error).__name__}: {error}")
+    try:
+        raise FileNotFoundError("shard-1")
+    except FileNotFoundError:
+        try:
+            raise Terminated
+        except Terminated:
+            account = witness.account()
+            if account["raising"] is None:
+                raise
+    assert account["raising"] == "FileNotFoundError: shard-1"
+    assert "test_blame.py:" in account["stands"] and account["text"] == "account = witness.account()"
 
 
 def test_an_exception_that_is_handled_is_told_from_one_on_its_way() -> None:

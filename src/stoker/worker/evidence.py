@@ -27,6 +27,7 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 from stoker.core.protocol import Operation
 from stoker.core.usercode import is_user_file, source_line
 from stoker.worker.imports import call_on_import
+from stoker.worker.notice import Terminated
 
 SLOTS: Final = 64
 """Operations that a trail holds: the last ones."""
@@ -256,6 +257,8 @@ class RankWitness:
         frame = sys._current_frames().get(self._main)
         raised: Any = sys._current_exceptions().get(self._main)
         raised = raised[1] if isinstance(raised, tuple) else raised  # Python 3.10 and 3.11 have a tuple here
+        while isinstance(raised, Terminated):  # it came while the exception that counts was on its way
+            raised = raised.__context__
         if raised is not None and is_handled(raised, frame):
             raised = None
         stands, text = standing(frame)

@@ -68,10 +68,6 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
         "a rank returned, or left its group, while others waited for it in a collective operation",
         "give all ranks the same number of batches, or let them end apart: torch.distributed.algorithms.join.Join",
     ),
-    status.MISMATCH: (
-        "the ranks called different collective operations, or the same one with different tensors",
-        "call the same operations in the same order on all ranks, with tensors of one shape and type",
-    ),
     status.WRONG_WORLD: (
         "a framework in a rank did not find the other ranks, so that each of them does the work of all",
         "let the launcher's framework set up the ranks; where they are meant to be apart, say one_world=False",
