@@ -154,6 +154,16 @@ def test_a_trail_is_whole_after_it_has_gone_round(tmp_path: Any) -> None:
     assert evidence.read_trail(str(tmp_path / "none")) == ((), 0.0)
 
 
+def test_a_full_disk_costs_the_trail_and_not_the_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(evidence.os, "posix_fallocate", full)
+    path = evidence.trail_file(str(tmp_path), 0)
+    assert evidence.Trail(path).recorded(lambda: 7, "barrier")() == 7
+    assert evidence.read_trail(path) == ((), 0.0)
+
+
 def test_an_operation_inside_another_is_none_of_the_steps(tmp_path: Any) -> None:
     trail = evidence.Trail(evidence.trail_file(str(tmp_path), 0))
     inner = trail.recorded(lambda: None, "all_gather")

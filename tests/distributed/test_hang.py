@@ -76,6 +76,8 @@ def test_ranks_that_do_nothing_hang(ran: Any, error_of: Any) -> None:
         assert "all_sleep" in text and "script.py" in text
     assert error["sentence"] in step.failure.message
     assert "none waits in a known collective" in error["sentence"]
+    assert "; ranks 0, 1, 2 stand at script.py:" in step.failure.message
+    assert step.failure.message.endswith(": time.sleep(600)")
     assert {line.text for line in step.logs()} >= {"before 0", "before 1", "before 2"}
 
 

@@ -668,8 +668,10 @@ def result_of_node(
         )
         return StepResult(ok=True, outputs=_outputs(delivered, launch.outputs, blobs), fallback=fallback)
     if cause == HANG:
-        found = blame.verdict(evidence, hung=True) or blame.Verdict()
-        return _blamed(found, evidence, node.world_size, StepError(message=report["sentence"], **report))
+        found = blame.verdict(evidence, hung=True)
+        message = "; ".join(filter(None, [report["sentence"], "" if found else blame.places_text(evidence)]))
+        error = StepError(message=message, **report)
+        return _blamed(found or blame.Verdict(), evidence, node.world_size, error)
     if cause == NOT_STARTED:
         return _not_started(ranks, expected, launch, launchers.reason)
     failed = [state for state in ranks.values() if state.failed_at]

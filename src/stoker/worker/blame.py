@@ -70,6 +70,17 @@ def verdict(ranks: Sequence[RankEvidence], *, hung: bool = False) -> Verdict | N
     return None
 
 
+def places_text(ranks: Sequence[RankEvidence]) -> str:
+    """Where ranks stand: "ranks 0, 1 stand at train.py:9: queue.get()"."""
+    members: dict[str, list[RankEvidence]] = defaultdict(list)
+    for rank in ranks:
+        if rank.stands:
+            members[_whereabouts(rank).removeprefix("stands ")].append(rank)
+    return "; ".join(
+        f"{_ranks(some)} {'stands' if len(some) == 1 else 'stand'} {place}" for place, some in members.items()
+    )
+
+
 def is_complaint(rank: RankEvidence) -> bool:
     """Whether a rank failed only by what another one did: it was ended, or an operation with others failed."""
     if rank.end == "asked":

@@ -70,9 +70,7 @@ class Trail:
     """Writes a rank's operations into a file, whose folder is the agent's."""
 
     def __init__(self, path: str) -> None:
-        with open(path, "wb+") as file:
-            file.truncate(_START + SLOTS * _SLOT.size)
-            self._page = mmap.mmap(file.fileno(), 0)
+        self._page = _shared_page(path, _START + SLOTS * _SLOT.size)
         self._numbers = itertools.count(1)
         self._in_groups: dict[str, Iterator[int]] = {}
         self._seconds = 0.0
@@ -138,6 +136,19 @@ class Trail:
     def _wrap_method(self, owner: Any) -> None:
         if owner is not None:
             owner.forward = self.recorded(owner.forward, FORWARD)
+
+
+def _shared_page(path: str, size: int) -> mmap.mmap:
+    """A new file as a page of memory. Its blocks are there before: to write where a full disk has none is a SIGBUS.
+    Where there are none, the page is the rank's alone, and nothing is left of it."""
+    try:
+        with open(path, "wb+") as file:
+            file.truncate(size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            return mmap.mmap(file.fileno(), size)
+    except OSError:
+        return mmap.mmap(-1, size)
 
 
 def trail_file(folder: str, rank: int) -> str:
@@ -239,7 +250,7 @@ class RankWitness:
     def __init__(self, describe: Callable[[BaseException], Any]) -> None:
         self._main = threading.main_thread().ident or 0
         self._describe = describe
-        self._dead: list[tuple[str, BaseException]] = []
+        self._dead: list[tuple[str, Any]] = []
 
     def listen(self) -> None:
         """Remember the exceptions that threads die of; Python prints them, and nobody else hears of them."""
@@ -247,7 +258,8 @@ class RankWitness:
 
         def hook(facts: threading.ExceptHookArgs) -> None:
             if facts.exc_value is not None and len(self._dead) < 4:
-                self._dead.append((facts.thread.name if facts.thread else "", facts.exc_value))
+                # Not the exception: its frames hold on to what the thread worked with.
+                self._dead.append((facts.thread.name if facts.thread else "", self._describe(facts.exc_value)))
             before(facts)
 
         threading.excepthook = hook
@@ -267,7 +279,7 @@ class RankWitness:
             "text": text,
             "lock": file_lock_text(os.getpid()) or (lock_text(frame, self._main) if frame is not None else ""),
             "raising": None if raised is None else self._describe(raised),
-            "threads": [[name, self._describe(error)] for name, error in self._dead],
+            "threads": self._dead,
         }
 
 
