@@ -1,6 +1,6 @@
 """The table of distributed failures: what a user's code does, and which cause, rank and words it is to be told with.
 
-`test_failures.py` runs each row as a gang of its own; `docs/distributed-failures.md` shows the table.
+`test_failures.py` runs each row as a gang of its own; `docs/guide/distributed-failures.md` shows the table.
 """
 
 from __future__ import annotations
