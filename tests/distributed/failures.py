@@ -348,6 +348,25 @@ COLLECTIVES = [
         ),
     ),
     Failure(
+        name="slow_data_ddp",
+        what="one rank computes on its data, and DistributedDataParallel waits for it",
+        code="""
+        def tokenize(text):
+            while True:
+                text = text[::-1]
+
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(torch.nn.Linear(4, 1))
+        for batch in range(3):
+            if batch == 2 and dist.get_rank() == 1:
+                tokenize("corpus")
+            model(torch.ones(2, 4)).sum().backward()
+        """,
+        cause="hang",
+        rank=1,
+        says=("rank 0 waited in the backward pass of their 3rd batch (FILE:N) for rank 1: rank 1 stands at FILE:N"),
+    ),
+    Failure(
         name="unpicklable",
         what="`broadcast_object_list` of what cannot be pickled",
         code="""

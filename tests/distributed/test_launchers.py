@@ -164,6 +164,8 @@ def test_elastic_restarts_are_counted(script: Callable[[str], Lab]) -> None:
         ("recovers", 0, 1),
         ("recovers", 1, 1),
     ]
+    reasons = [event.data["message"] for event in run.events if event.kind == "restarted" and "message" in event.data]
+    assert "time 0" in reasons, "why the rank was started again"
 
 
 @pytest.mark.parametrize(

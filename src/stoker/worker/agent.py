@@ -364,7 +364,7 @@ class Agent:
         earlier = self._ranks.get(rank)
         restarts = 0 if earlier is None else earlier.restarts + 1
         if restarts:
-            facts = {"rank": rank, "times": restarts}
+            facts = {"rank": rank, "times": restarts, **_end_of(earlier)}
             self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
             self._failed_at, self._asked = 0.0, False
         self._watchers[connection] = rank
@@ -771,6 +771,16 @@ def _blamed(
     at = state.at or min((one.at for one in evidence if one.at), default=time.time())
     cause = verdict.cause or (HANG if report is not None else state.cause)
     return StepResult(ok=False, cause=cause, error=error, exit_code=exit_code, failed_at=at, echo=not verdict.own)
+
+
+def _end_of(state: RankState | None) -> dict[str, str]:
+    """How a rank ended that is started again, as an event says it; nothing of one that another's failure ended."""
+    if state is None or state.succeeded or was_ended(state):
+        return {}
+    if state.result is None:
+        return {"message": _ending_text(state.status)}
+    error = state.result.error or StepError()
+    return {"cause": state.result.cause, "message": bounded(error.message, _REASON)}
 
 
 def _ending_text(status: int | None) -> str:

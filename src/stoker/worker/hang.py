@@ -20,6 +20,7 @@ from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
 from stoker.devices.idleness import has_worked
 from stoker.worker import processes
+from stoker.worker.evidence import FORWARD, read_trail, trail_file
 from stoker.worker.rankstate import STACKS, stacks_file
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _COLLECTIVE: Final = re.compile(
     rf"(?:in|File .*, line \d+ in|^)\s*({_TORCH})\b.*|\b(?:torch/distributed/\w+\.py).*?\bin ({_TORCH})\b|"
     r"\b(wait_for_everyone|process_allgather|sync_global_devices)\b"
 )
+_BACKWARD: Final = re.compile(r"torch/autograd/\w+\.py.*\bbackward\b|\bbackward \(torch/autograd/")
 _WHERE: Final = re.compile(r"distributed|accelerate|multihost|mpi4py|horovod|deepspeed")
 
 
@@ -89,6 +91,7 @@ class HangDetector:
             return False
         stacks = _stacks(ranks, folder)
         waiting = {rank: name for rank, text in stacks.items() if (name := collective(text))}
+        waiting |= dict.fromkeys(_in_backward(stacks, folder), FORWARD)
         # A rank that waits for data or a person is no hang as long as others work and none waits for it.
         works = len(still) < len(ranks) or self._device_works()
         if works and not any(rank in waiting for rank in still):
@@ -160,6 +163,18 @@ def collective(stacks: str) -> str:
         if match is not None:
             return next(str(name) for name in match.groups() if name)
     return ""
+
+
+def _in_backward(stacks: Mapping[int, str], folder: str) -> list[int]:
+    """Ranks in the backward pass of a batch to which another rank has not come: there DistributedDataParallel waits, in
+    C++, where no stack shows it."""
+    batches = {}
+    for rank in stacks:
+        operations, _ = read_trail(trail_file(folder, rank))
+        batches[rank] = max((one.number for one in operations if one.name == FORWARD), default=0)
+    least = min(batches.values(), default=0)
+    backward = [rank for rank, text in stacks.items() if any(map(_BACKWARD.search, _main_thread(text)))]
+    return [rank for rank in backward if batches[rank] > least]
 
 
 def _main_thread(stacks: str) -> list[str]:
