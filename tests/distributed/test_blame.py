@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import attrs
@@ -164,6 +165,13 @@ def test_a_full_disk_costs_the_trail_and_not_the_rank(tmp_path: Any, monkeypatch
     assert evidence.read_trail(path) == ((), 0.0)
 
 
+def test_what_a_library_makes_of_a_text_is_no_line_of_the_users(tmp_path: Any) -> None:
+    made: dict[str, Any] = {}
+    exec("def generated(call): return call()", made)
+    place, text = made["generated"](lambda: evidence.standing(sys._getframe().f_back))
+    assert "test_blame.py:" in place and text.startswith("place, text =")
+
+
 def test_an_operation_inside_another_is_none_of_the_steps(tmp_path: Any) -> None:
     trail = evidence.Trail(evidence.trail_file(str(tmp_path), 0))
     inner = trail.recorded(lambda: None, "all_gather")
@@ -173,8 +181,6 @@ def test_an_operation_inside_another_is_none_of_the_steps(tmp_path: Any) -> None
 
 
 def _handles() -> BaseException:
-    import sys
-
     try:
         raise ImportError("no such module")
     except ImportError as error:
@@ -183,8 +189,6 @@ def _handles() -> BaseException:
 
 
 def _raises_again() -> None:
-    import sys
-
     try:
         raise KeyError("label")
     except KeyError as error:
@@ -193,8 +197,6 @@ def _raises_again() -> None:
 
 
 def _cleans_up() -> None:
-    import sys
-
     try:
         raise KeyError("label")
     finally:

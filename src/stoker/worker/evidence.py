@@ -230,7 +230,7 @@ def users_line(frame: FrameType | None) -> str:
         code = frame.f_code
         own = _users.get(code)
         if own is None:
-            own = _users[code] = is_user_file(code.co_filename)
+            own = _users[code] = _is_users(code.co_filename)
         if own:
             at = (code, frame.f_lineno)
             place = _places.get(at)
@@ -305,9 +305,14 @@ def _nodes_of(frame: FrameType) -> Iterator[ast.AST]:
         yield from ast.walk(ast.parse("".join(linecache.getlines(frame.f_code.co_filename))))
 
 
+def _is_users(file: str) -> bool:
+    """Whether code is the user's, of a file or a notebook; what libraries make of texts is in no file either."""
+    return is_user_file(file) and (not file.startswith("<") or file.startswith(("<ipython", "<stdin")))
+
+
 def standing(frame: FrameType | None) -> tuple[str, str]:
     """The user's line at which a thread stands, and its text."""
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+    while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return "", ""
@@ -364,7 +369,7 @@ def lock_text(frame: FrameType, thread: int) -> str:
     stand.
     """
     users = frame
-    while not is_user_file(users.f_code.co_filename):
+    while not _is_users(users.f_code.co_filename):
         if users.f_back is None:
             return ""
         users = users.f_back
@@ -408,7 +413,7 @@ def _holder(lock: Any, waits: FrameType, thread: int) -> str:
     for ident, frame in sys._current_frames().items():
         place: FrameType | None = frame
         while place is not None:
-            line = _with_line(lock, place) if is_user_file(place.f_code.co_filename) else 0
+            line = _with_line(lock, place) if _is_users(place.f_code.co_filename) else 0
             if line:
                 taken = source_line(place.f_code.co_filename, line)
                 if ident == thread:
