@@ -172,7 +172,7 @@ def test_yesterdays_failure_is_found_understood_compared_and_started_again_with_
     # See which rank died of what.
     page.get_by_role("heading", name="Why it failed").wait_for()
     why = page.locator("#failure").inner_text()
-    assert "Rank 1 of 2 died first" in why and "gpu-oom" in why and "CUDA out of memory" in why
+    assert "Rank 1 of 2 is to blame" in why and "gpu-oom" in why and "CUDA out of memory" in why
     assert page.title().startswith("failed · training")
     # Compare it with the last good run.
     go_to(page, "Compare with the last good run")
@@ -404,7 +404,7 @@ def test_pages_work_without_scripts(browser: Any, site: Site) -> None:
     page.get_by_label("Search").fill(site.bad)
     page.get_by_role("button", name="Filter").click()
     page.get_by_role("link", name="training", exact=True).click()
-    assert "Rank 1 of 2 died first" in page.locator("#failure").inner_text()
+    assert "Rank 1 of 2 is to blame" in page.locator("#failure").inner_text()
     page.goto(f"{site.server.url}/runs/{site.bad}/step?key=train")
     page.locator("#log-search").fill("epoch 3")
     page.get_by_role("button", name="Search").click()

@@ -34,7 +34,7 @@ def test_the_list_finds_runs_by_what_people_know_of_them(site: Site) -> None:
 
 def test_a_run_says_which_rank_died_of_what_and_what_to_do(site: Site) -> None:
     text = site.server.get(f"/runs/{site.bad}").text
-    assert "Rank 1 of 2 died first" in text
+    assert "Rank 1 of 2 is to blame" in text
     assert "gpu-oom" in text
     assert "CUDA out of memory. Tried to allocate 8.00 GiB" in text
     assert "What to do:" in text
@@ -43,7 +43,7 @@ def test_a_run_says_which_rank_died_of_what_and_what_to_do(site: Site) -> None:
 
 def test_a_step_shows_lines_by_rank_metrics_and_where_settings_come_from(site: Site) -> None:
     text = site.server.get(f"/runs/{site.bad}/step", key="train").text
-    assert ">rank 0<" in text and ">rank 1<" in text
+    assert ">rank 0<" in text and ">rank 1<" in text and "<dt>of a rank</dt>" in text
     assert "launch" in text and "train.py:" in text
     assert 'class="chart"' in text and "loss" in text
     only = site.server.get(f"/runs/{site.bad}/log", key="train", rank="1").text

@@ -112,6 +112,8 @@ def _print_receipt(client: Client, run: Run, step: Step, number: int | None, *, 
         echo_lines([why])
     else:
         echo_lines(full_lines(run.id, receipt, width=shutil.get_terminal_size().columns))
+        if balance := step.usage.imbalance_text:
+            echo_lines([f"  ranks: {balance}"])
 
 
 def document(step_receipt: StepReceipt) -> dict[str, Any]:

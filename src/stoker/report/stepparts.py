@@ -91,7 +91,7 @@ def failure_part(failure: Document, *, unfolded: bool = False) -> Html:
     ]
     others = [str(one) for one in failure.get("failed_ranks") or () if one != rank]
     if others:
-        where.append(f"then rank {', '.join(others[:8])}" + (" …" if len(others) > 8 else ""))
+        where.append(f"also rank {', '.join(others[:8])}" + (" …" if len(others) > 8 else ""))
     kind = failure.get("type") or ""
     message = failure.get("message") or ""
     parts: list[Content] = [
