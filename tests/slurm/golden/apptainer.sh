@@ -56,7 +56,8 @@ exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/m
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",
-#    "root": "/home/me/project"
+#    "root": "/home/me/project",
+#    "zenml": false
 #   },
 #   "split": [],
 #   "unpack": false

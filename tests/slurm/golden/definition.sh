@@ -88,7 +88,8 @@ exec apptainer exec --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.st
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",
-#    "root": "/home/me/project"
+#    "root": "/home/me/project",
+#    "zenml": false
 #   },
 #   "split": [],
 #   "unpack": false

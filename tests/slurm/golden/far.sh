@@ -63,7 +63,8 @@ exec python3 -m stoker.worker.boot "$here/job.json"
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",
-#    "root": "/home/me/project"
+#    "root": "/home/me/project",
+#    "zenml": false
 #   },
 #   "split": [],
 #   "unpack": false

@@ -34,7 +34,8 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",
-#    "root": "/home/me/project"
+#    "root": "/home/me/project",
+#    "zenml": false
 #   },
 #   "inputs": {},
 #   "job": "run1/train/1/hook",
@@ -71,7 +72,8 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",
-#    "root": "/home/me/project"
+#    "root": "/home/me/project",
+#    "zenml": false
 #   },
 #   "split": [],
 #   "unpack": false

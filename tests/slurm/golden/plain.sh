@@ -53,7 +53,8 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #    "module": "train",
 #    "path": "/home/me/project/train.py",
 #    "qualname": "train",
-#    "root": "/home/me/project"
+#    "root": "/home/me/project",
+#    "zenml": false
 #   },
 #   "split": [],
 #   "unpack": false
