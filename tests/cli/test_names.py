@@ -129,6 +129,9 @@ def test_pulled_as_it_was(churn: Any, tmp_path: Path) -> None:
     assert json.loads((whole / "settings" / "settings.json").read_text()) == {"auc": 0.75}
     assert json.loads((whole / "stoker.json").read_text())["version"] == 2
     assert "is in the way" in churn("pull", "model:churn@1", str(whole), code=2).stderr
+    (tmp_path / "taken" / "settings.json").mkdir(parents=True)
+    assert "cannot be written" in churn("pull", "artifact:settings", str(tmp_path / "taken"), "--force", code=4).stderr
+    assert os.listdir(tmp_path / "taken") == ["settings.json"]  # nothing half-written is left
     churn("pull", "model:churn@1", str(whole), "--force")
     assert json.loads((whole / "org" / "net" / "config.json").read_text()) == {"auc": 0.5}
 

@@ -84,9 +84,12 @@ def _write(part: ArtifactVersion, target: Path) -> Path:
         return target / source.name
     file = target / f"{_folder_of(part.name).name}{SUFFIXES.get(part.serializer, '.bin')}"
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    with part.open() as stored, partial.open("wb") as copy:
-        shutil.copyfileobj(stored, copy)
-    os.replace(partial, file)
+    try:
+        with part.open() as stored, partial.open("wb") as copy:
+            shutil.copyfileobj(stored, copy)
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
     return file
 
 
