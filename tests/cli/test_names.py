@@ -165,3 +165,10 @@ def test_a_model_goes_to_another_store_in_one_file(churn: Any, tmp_path: Path) -
     assert "is damaged" in churn("models", "import", str(damaged), code=4, env=empty).stderr
     assert churn.json("models", "list", env=empty) == []
     assert "no exported model" in churn("models", "import", str(churn.project.folder / "churn.py"), code=2).stderr
+    odd = tmp_path / "odd.zip"
+    for changes in ({"runs": [{"runs": []}]}, {"artifacts": [{"wire": {}}]}):
+        with zipfile.ZipFile(file) as whole, zipfile.ZipFile(odd, "w") as copy:
+            manifest = json.loads(whole.read("stoker-model.json"))
+            copy.writestr("stoker-model.json", json.dumps({**manifest, **changes}))
+        assert churn("models", "import", str(odd), code=None, env=empty).returncode in (2, 4)
+        assert churn.json("models", "list", env=empty) == churn.json("artifacts", "list", env=empty) == []

@@ -158,7 +158,7 @@ def import_model(store: Store, path: Path, *, name: str = "") -> ModelVersion:
         raise UsageError(f"{path} is no exported model: {error}", fix="export it again") from error
     try:
         return _registered(store, manifest, name)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UsageError(f"{path} is no exported model: {error!r} in {_MANIFEST}", fix="export it again") from error
 
 
@@ -174,14 +174,17 @@ def _registered(store: Store, manifest: Mapping[str, Any], name: str) -> ModelVe
             "imported.from": f"{model['name']}@{model['version']} by {model['author']}",
         },
     )
+    # Read whole before anything is written.
+    runs = [run["runs"][0]["id"] for run in manifest["runs"]]
+    wanted = [(from_wire(part["wire"]), part, _place_of(part)) for part in manifest["artifacts"]]
     for run in manifest["runs"]:
         store.records.add_run_rows(run)
-    parts = [_artifact(store, part) for part in manifest["artifacts"]]
+    parts = [_artifact(store, *one) for one in wanted]
     version = store.registry.create_model(given)
     for part in parts:
         store.registry.link(version.name, version.version, part.name, part.version)
-    for run in manifest["runs"]:
-        store.registry.note_run(version.name, version.version, run["runs"][0]["id"])
+    for id in runs:
+        store.registry.note_run(version.name, version.version, id)
     return ModelVersion(store, version)
 
 
@@ -226,11 +229,16 @@ def _take_blob(store: Store, archive: zipfile.ZipFile, entry: str, path: Path) -
         raise StoreError(f"{path} is damaged: {entry} has the digest {target.digest}", fix="export or copy it again")
 
 
-def _artifact(store: Store, part: Mapping[str, Any]) -> ArtifactRow:
+def _place_of(part: Mapping[str, Any]) -> tuple[str, str, str]:
+    run, step, output = part["place"]
+    return str(run), str(step), str(output)
+
+
+def _artifact(
+    store: Store, artifact: StoredArtifact, part: Mapping[str, Any], place: tuple[str, str, str]
+) -> ArtifactRow:
     """The version of an artifact that has the value of an imported one."""
-    artifact = from_wire(part["wire"])
     known = [row for row in store.registry.named(artifact.digest) if row.name == part["name"]]
     if known:
         return known[-1]
-    place = tuple(part["place"])
     return store.registry.save(part["name"], artifact, tags=part["tags"], metadata=part["metadata"], place=place)
