@@ -82,6 +82,19 @@ def loader_unseen() -> int:
         signal.signal(signal.SIGCHLD, handler)
 
 @step
+def loader_reset() -> int:
+    "As `loader`, where the socket of a worker that is killed is seen to close before the worker ends."
+    class Dying(Deadly):
+        def __getitem__(self, index):
+            time.sleep(0.2)
+            super().__getitem__(index)
+    batches = iter(DataLoader(Dying(), num_workers=1))
+    def reset(timeout):
+        raise ConnectionResetError(104, "Connection reset by peer")
+    batches._data_queue.get = reset
+    return len(list(batches))
+
+@step
 def disk_full() -> int:
     with open("/dev/full", "w") as file:
         file.write("x")
@@ -150,8 +163,8 @@ def own() -> int:
 
 @pipeline(failure_mode="continue")
 def failures():
-    for one in (gpu_oom, wrapped_gpu_oom, no_gpu_build, memory_error, torch_cpu, loader, loader_unseen, disk_full,
-                module_missing, library_missing, too_few_ranks, port_in_use, printed_and_left, below_the_step, watchdog,
+    for one in (gpu_oom, wrapped_gpu_oom, no_gpu_build, memory_error, torch_cpu, loader, loader_unseen, loader_reset,
+                disk_full, module_missing, library_missing, too_few_ranks, port_in_use, printed_and_left, below_the_step, watchdog,
                 terminated, killed, not_again, again_by_name, again_after_gpu_oom, own):
         one()
 
@@ -167,6 +180,7 @@ CAUSES = {
     "torch_cpu": "host-oom",
     "loader": "killed",
     "loader_unseen": "killed",
+    "loader_reset": "killed",
     "disk_full": "disk-full",
     "module_missing": "import-error",
     "library_missing": "import-error",

@@ -5,11 +5,12 @@ The user's own traceback is shown whole; Stoker's frames above it are folded awa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import traceback
 from types import TracebackType
-from typing import Callable, Final, Iterable, Iterator, Sequence
+from typing import Any, Callable, Final, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -49,6 +50,8 @@ _CHAIN: Final = 8
 """Chained exceptions that are searched at most; a longer chain is a recursion."""
 _CHAIN_SHOWN: Final = 100
 """Chained exceptions that a traceback shows; of a longer chain only the last one, since each may be long itself."""
+_ENDING: Final = 1.0
+"""Seconds that the kernel may take between closing a process's sockets and telling its parent of its end."""
 WHOLE: Final = "the attempt's error.txt"
 """What a text that is cut calls the file that has all of it; `stoker show` names its path."""
 _DIED: Final = frozenset({CRASHED, KILLED, EXITED})
@@ -177,22 +180,42 @@ def _because(error: BaseException) -> tuple[str, ...]:
         if isinstance(cause, BaseException) and not any(cause is other for other in causes):
             causes.append(cause)
             line += [cause.__cause__, *_members(cause)]
-    return (*(_line(_type(cause), _message(cause)) for cause in causes), *_signals_of_loaders(error))
+    return (
+        *(_line(_type(cause), _message(cause)) for cause in causes),
+        *(line for one in (error, *causes) for line in _signals_of_loaders(one)),
+    )
 
 
 def _signals_of_loaders(error: BaseException) -> Iterator[str]:
-    """What "DataLoader worker exited unexpectedly" leaves out: the signals that ended the workers.
+    """What the end of a DataLoader's worker leaves out of the exception: the signal that ended the worker.
 
-    Torch names them only where it hears of a worker's end by SIGCHLD. Where its own look comes first, as on a busy
-    machine, they are known from the processes that its frame holds (torch/utils/data/dataloader.py, `_try_get_data`).
+    Torch names it only where it hears of the end by SIGCHLD. On a busy machine its own look comes first ("exited
+    unexpectedly"), or the worker's closed socket does, before the worker is seen to have ended ("connection reset"):
+    the processes that its frame holds say more (torch/utils/data/dataloader.py, `_try_get_data`).
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        workers = frame.f_locals.get("failed_workers") if frame.f_code.co_name == "_try_get_data" else None
+        if frame.f_code.co_name != "_try_get_data":
+            continue
+        workers = frame.f_locals.get("failed_workers")
+        if not workers and isinstance(error, (OSError, EOFError)):
+            workers = getattr(frame.f_locals.get("self"), "_workers", None)
+            _await_one(workers if isinstance(workers, list) else [])
         for worker in workers if isinstance(workers, list) else ():
             code = getattr(worker, "exitcode", None)
             if isinstance(code, int) and code < 0:
                 name = signal.strsignal(-code) or f"signal {-code}"
                 yield f"RuntimeError: DataLoader worker (pid {worker.pid}) is killed by signal: {name}."
+
+
+def _await_one(processes: list[Any]) -> None:
+    """Wait until one of some child processes has ended, `_ENDING` seconds at most: its socket closes before it ends.
+
+    Torch's handler of SIGCHLD may raise here what the process's exit code says, too.
+    """
+    from multiprocessing import connection  # only a program with such a loader has it anyhow
+
+    with contextlib.suppress(AttributeError, TypeError, OSError, ValueError, RuntimeError):
+        connection.wait([process.sentinel for process in processes], _ENDING)
 
 
 def _line(kind: str, message: str) -> str:

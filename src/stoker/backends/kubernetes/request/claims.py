@@ -266,8 +266,10 @@ class ClaimFiles:
                 return
             try:
                 if session is not None:
-                    last = _exchange(session, {"do": "leave"}).get("last")
-                    session.close()
+                    try:
+                        last = _exchange(session, {"do": "leave"}).get("last")
+                    finally:
+                        session.close()
                     if last:
                         cluster.delete(self._pod_path(cluster), grace=1)
             except BackendError as error:  # `Away` too: the pod ends by itself
