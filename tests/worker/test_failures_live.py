@@ -164,8 +164,8 @@ def own() -> int:
 @pipeline(failure_mode="continue")
 def failures():
     for one in (gpu_oom, wrapped_gpu_oom, no_gpu_build, memory_error, torch_cpu, loader, loader_unseen, loader_reset,
-                disk_full, module_missing, library_missing, too_few_ranks, port_in_use, printed_and_left, below_the_step, watchdog,
-                terminated, killed, not_again, again_by_name, again_after_gpu_oom, own):
+                disk_full, module_missing, library_missing, too_few_ranks, port_in_use, printed_and_left,
+                below_the_step, watchdog, terminated, killed, not_again, again_by_name, again_after_gpu_oom, own):
         one()
 
 if __name__ == "__main__":
