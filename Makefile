@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
+.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -111,6 +111,9 @@ bench-proof: $(VENV)/.test  ## put the sourced cases to the planner, and compare
 
 bench-peers: $(VENV)/.bench  ## measure flows beside Metaflow's, where that is installed
 	@$(BIN)/python -m benchmarks --peers
+
+site: $(VENV)/.test  ## the documentation as a site, in build/site/site
+	@$(BIN)/python docs/site/build.py
 
 lint: $(VENV)/.test  ## formatting, style, types and imports, without the tests
 	@$(BIN)/ruff format --check .

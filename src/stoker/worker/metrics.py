@@ -23,7 +23,7 @@ from stoker.worker.context import context
 from stoker.worker.metricfiles import file_name
 
 
-def log_metrics(metrics: Mapping[str, Any], *, step: float | None = None) -> None:
+def log_metrics(metrics: Mapping[str, Any], step: float | None = None) -> None:
     """Log numbers of this moment, by name: `log_metrics({"loss": 0.3, "lr": 1e-4}, step=100)`.
 
     A value is a number, or what `float()` takes: a NumPy scalar, a tensor of one element. `step` is where the training
