@@ -31,7 +31,7 @@ OPTIONAL = (
     "torch",
     "uvicorn",
 )
-FOR_DEVELOPERS = frozenset({"bench", "demo", "test"})
+FOR_DEVELOPERS = frozenset({"bench", "demo", "docs", "test"})
 """Extras that bring what the repository's own commands need, and that no message has to name."""
 
 ABSENT = """
