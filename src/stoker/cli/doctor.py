@@ -28,7 +28,7 @@ from stoker.backends.registry import BACKENDS
 from stoker.cli.output import json_option, paint, print_json
 from stoker.client.leftout import LeftOut, recently_left_out
 from stoker.core.devices import Inventory
-from stoker.core.errors import EXIT_INFRASTRUCTURE, NotFound, StokerError, nearest
+from stoker.core.errors import EXIT_INFRASTRUCTURE, NotFound, StokerError, UsageError, nearest
 from stoker.core.findings import Check
 from stoker.core.status import NO_GPU_BUILD
 from stoker.core.version import VERSION
@@ -57,6 +57,8 @@ MIN_FREE: Final = 10**9
 """Bytes. With less free space, the next large artifact may not fit."""
 PATIENCE: Final = 60.0
 """Seconds for which `--stack` waits until a platform starts a small job."""
+PROOF_PATIENCE: Final = 900.0
+"""Seconds that a command of `--prove` may take: an image may have to be pulled first."""
 WIDTH: Final = 14
 """Columns of the names of checks that are printed as they come."""
 LOOKED_AT: Final = 10_000
@@ -71,17 +73,40 @@ OLDEST_SQLITE: Final = (3, 24)
     "--wait",
     "patience",
     type=click.FloatRange(min=1),
-    default=PATIENCE,
     metavar="SECONDS",
-    help="With --stack: how long to wait until a platform with a queue starts a small job.",
+    help="With --stack: how long to wait until a platform with a queue starts a small job (60); with --prove: how long "
+    "each command may take (900).",
 )
+@click.option("--prove", "proved", metavar="STACK", help="Run small pipelines on a stack, and break some of them.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="With --prove: the page; proof-STACK.md if not given."
+)
+@click.option("--key", type=click.Path(path_type=Path), help="With --prove: the SSH key that signs the page.")
 @json_option
-def command(*, stack_name: str | None, patience: float, as_json: bool) -> int:
+def command(
+    *,
+    stack_name: str | None,
+    patience: float | None,
+    proved: str | None,
+    output: Path | None,
+    key: Path | None,
+    as_json: bool,
+) -> int:
     """Check this machine, the configuration and the store; exit code 4 if there is a problem.
 
     With --stack the platforms of one stack are asked, and its artifact store is written to and read: on Slurm a job of
     one minute looks at a node. Nothing of it stays there.
+
+    With --prove pipelines run there: a chain and a fan-out, two nodes that meet, a GPU that computes, a driver that is
+    killed, a step that takes too much memory, a run that is cancelled. What held becomes a page, which is signed.
     """
+    if proved is not None:
+        if stack_name is not None:
+            raise UsageError("--prove and --stack are two things", fix=f"stoker doctor --prove {proved}")
+        return _prove(stacks.load(proved), patience or PROOF_PATIENCE, output, key, as_json=as_json)
+    if output is not None or key is not None:
+        raise UsageError("--output and --key are for --prove", fix="stoker doctor --prove STACK")
+    patience = patience or PATIENCE
     checks: list[Check] = []
     for check in every_check() if stack_name is None else stack_checks(stacks.load(stack_name), patience):
         checks.append(check)
@@ -97,6 +122,31 @@ def command(*, stack_name: str | None, patience: float, as_json: bool) -> int:
             print_check(check, width)
     echo(f"{len(problems)} problems" if len(problems) != 1 else "1 problem")
     return EXIT_INFRASTRUCTURE if problems else 0
+
+
+def _prove(stack: stacks.Stack, patience: float, output: Path | None, key: Path | None, *, as_json: bool) -> int:
+    """Run every trial, and write and sign the page; exit code 4 if one failed."""
+    from stoker.cli import prove
+
+    path = output or Path(f"proof-{stack.name}.md")
+    signer, began, trials = prove.check_key(key), prove.now(), []
+    with prove.Bench(stack, patience) as bench:
+        for trial in bench.trials():
+            trials.append(trial)
+            if not as_json:
+                check = Check(name=trial.title, found=f"{trial.outcome.verdict}: {trial.outcome.words}")
+                if trial.outcome.verdict == "failed":
+                    look = f"stoker show {trial.run}" if trial.run else f"stoker doctor --stack {stack.name}"
+                    check = Check(name=trial.title, found="", problem=trial.outcome.words, fix=look)
+                print_check(check, max(len(title) for title, _ in prove.TRIALS.values()))
+    path.write_text(prove.page(stack, trials, began), encoding="utf-8")
+    signature = prove.sign(path, signer)
+    failed = [trial for trial in trials if trial.outcome.verdict == "failed"]
+    if as_json:
+        print_json({"ok": not failed, "page": str(path), "trials": [attrs.asdict(trial) for trial in trials]})
+    else:
+        echo(f"wrote {path}, signed by {signer}.pub in {signature}")
+    return EXIT_INFRASTRUCTURE if failed else 0
 
 
 def print_check(check: Check, width: int) -> None:
