@@ -80,8 +80,10 @@ def in_site(path: Path, place: Path, places: dict[Path, Path], shown: dict[Path,
 
     def link(match: re.Match[str]) -> str:
         target = (path.parent / match[1]).resolve()
-        if "://" in match[1] or match[1].startswith("mailto:") or target.suffix == ".png":
+        if "://" in match[1] or match[1].startswith("mailto:"):
             return match[0]
+        if target.suffix in (".png", ".svg"):
+            return os.path.relpath(target.relative_to(ROOT / "docs"), place.parent)
         if target not in places and target not in shown:
             shown[target] = Path("source", f"{target.relative_to(ROOT)}.md")
         there = places.get(target) or shown[target]
