@@ -1,8 +1,9 @@
-"""`stoker store check`, `stoker gc`: read every artifact and compare it with its digest; remove old runs, and what no
-run needs."""
+"""`stoker store check|migrate`, `stoker gc`: read every artifact and compare it with its digest; copy the database into
+one of another kind; remove old runs, and what no run needs."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -19,7 +20,7 @@ from stoker.client import Client
 from stoker.client.leftjobs import left_jobs, parts_by_backend
 from stoker.client.liveness import shown_status
 from stoker.core import units
-from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError
+from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError, UsageError
 from stoker.core.words import count_text, memory_text
 from stoker.images import environments
 from stoker.images.layers import LayerCache
@@ -27,6 +28,8 @@ from stoker.report.streams import echo, say
 from stoker.run.left import names, recorded_jobs
 from stoker.store import check as artifact_sweep
 from stoker.store.check import COPY, Damage, StoreCheck, check_store
+from stoker.store.database import Database
+from stoker.store.moving import copy_database
 from stoker.store.records import RunFilter
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
@@ -61,6 +64,36 @@ def check(*, repair: bool, client: Client, as_json: bool) -> int:
         for line in lines(result, repair=repair):
             echo(line)
     return 0 if result.whole else EXIT_INFRASTRUCTURE
+
+
+@store.command("migrate")
+@click.argument("database", metavar="URI")
+@stack_option
+@json_option
+def migrate(*, database: str, client: Client, as_json: bool) -> None:
+    """Copy the store's database into an empty one: sqlite:///path/stoker.db or postgresql://user@host/name.
+
+    Runs, steps, results in rows, cache, metrics, names, models, schedules: every row, as it is at one moment, or none.
+    What was copied is read again and compared. The database that is there stays, and so do artifacts, logs and
+    checkpoints: the stack names the new database from then on.
+    """
+    records = client.store.records
+    running = [run.id for run in all_runs(client.store) if shown_status(run) == "running"]
+    if running:
+        raise UsageError(
+            f"{count_text(len(running), 'run')} would go on in the old database: {', '.join(running[:SHOWN])}",
+            fix="wait until they have ended, or `stoker cancel RUN`",
+        )
+    target = Database(database)
+    try:
+        counts = copy_database(records.database, target, lambda name, rows: say(f"{name}: {count_text(rows, 'row')}"))
+    finally:
+        target.close()
+    if as_json:
+        print_json({"database": target.label, "rows": counts})
+        return
+    echo(f"copied {count_text(sum(counts.values()), 'row')} to {target.label}, and compared them")
+    echo(f"to use it, the stack says: database = {json.dumps(target.label)}")
 
 
 def lines(result: StoreCheck, *, repair: bool) -> list[str]:
