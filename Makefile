@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site lint format clean
+.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site release lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -114,6 +114,18 @@ bench-peers: $(VENV)/.bench  ## measure flows beside Metaflow's, where that is i
 
 site: $(VENV)/.test  ## the documentation as a site, in build/site/site
 	@$(BIN)/python docs/site/build.py
+
+# Built twice from one commit, the files are the same: their times are the commit's.
+release: $(VENV)/.test  ## wheel, sdist, a list of what the wheel needs (SBOM, CycloneDX) and checksums, in dist
+	@test -z "$$(git status --porcelain)" || { echo "error: commit or remove what git status shows" >&2; exit 1; }
+	@rm -rf dist build/release
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	@$(PYTHON) -m venv build/release
+	@build/release/bin/python -m pip --disable-pip-version-check --quiet --quiet install dist/*.whl
+	@build/release/bin/stoker --version
+	@$(BIN)/uv --quiet tool run --from cyclonedx-bom cyclonedx-py environment build/release/bin/python \
+	    --output-reproducible --output-file dist/sbom.cdx.json
+	@cd dist && sha256sum *.whl *.tar.gz *.json | tee SHA256SUMS
 
 lint: $(VENV)/.test  ## formatting, style, types and imports, without the tests
 	@$(BIN)/ruff format --check .
