@@ -120,8 +120,8 @@ release: $(VENV)/.test  ## wheel, sdist, a list of what the wheel needs (SBOM, C
 	@test -z "$$(git status --porcelain)" || { echo "error: commit or remove what git status shows" >&2; exit 1; }
 	@rm -rf dist build/release
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
-	@$(PYTHON) -m venv build/release
-	@build/release/bin/python -m pip --disable-pip-version-check --quiet --quiet install dist/*.whl
+	@$(PYTHON) -m venv --without-pip build/release
+	@$(PIP) --python build/release/bin/python install dist/*.whl
 	@build/release/bin/stoker --version
 	@$(BIN)/uv --quiet tool run --from cyclonedx-bom cyclonedx-py environment build/release/bin/python \
 	    --output-reproducible --output-file dist/sbom.cdx.json
