@@ -25,6 +25,7 @@ from stoker.report.streams import echo, say
 from stoker.run import commandline, detaching, driver, rerun, start
 from stoker.run.commandline import HELP, RUN_OPTIONS, CommandLine, apply_run_options
 from stoker.run.detaching import Detachment
+from stoker.run.firing import RUN_ID
 from stoker.run.left import end_recorded_jobs, names, recorded_jobs
 from stoker.store.store import Store
 
@@ -91,6 +92,7 @@ def command(words: list[str]) -> None:
         summary = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
         echo(help_for(target, "run", OPTIONS, summary))
         return
+    line.run_id = os.environ.pop(RUN_ID, "")
     with targets.execute(target, line) as main:
         if not line.calls:
             program, request = line.read(targets.choose(main, target), {})

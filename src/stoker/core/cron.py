@@ -291,10 +291,10 @@ def check_zone(name: str) -> str:
 def _moved(moment: datetime) -> datetime:
     """A time that the clock skips as the first one after the gap; every other as it is."""
     wall, place = moment.replace(tzinfo=None), moment.tzinfo
-    while moment.astimezone(timezone.utc).astimezone(place).replace(tzinfo=None) != wall:
+    while (there := moment.astimezone(timezone.utc).astimezone(place)).replace(tzinfo=None) != wall:
         wall += _MINUTE
         moment = wall.replace(tzinfo=place)
-    return moment
+    return there
 
 
 def _listed(numbers: Sequence[int], field: tuple[str, int, int, Mapping[str, int]], *, dash: str = "-") -> str:

@@ -125,6 +125,8 @@ class CommandLine:
     """The name of the program to run; the script is left where it calls another one."""
     planning: bool = False
     """Whether the script is left at its first call, because only the plan is needed."""
+    run_id: str = ""
+    """The id that the first run gets; empty for one that is drawn."""
     calls: list[tuple[Program, Mapping[str, Any]]] = attrs.field(factory=list)
     """The programs that the script called, each with its arguments."""
 
@@ -162,6 +164,11 @@ class CommandLine:
 
         Of words that the script reads, too, only those count that name a parameter which its call leaves open.
         """
+        program, request = self._read(program, arguments)
+        id, self.run_id = self.run_id, ""
+        return program, attrs.evolve(request, id=id) if id else request
+
+    def _read(self, program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
         if not self.shared:
             return read(program, self.words)
         written, words = split(self.words, options_of(program))

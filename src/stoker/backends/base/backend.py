@@ -38,6 +38,7 @@ from stoker.worker.secrets import read
 if TYPE_CHECKING:
     from stoker.backends.base.leasing import Leasing
     from stoker.backends.base.pulling import Puller
+    from stoker.backends.base.timers import Timer
     from stoker.core.devices import Lease
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
@@ -619,6 +620,8 @@ class Backend:
     image_engine: Callable[[Mapping[str, Any]], str] | None = None
     """The address of the engine on which images of steps are built, under these settings ("" for the usual one); None
     where steps run in no images that Stoker builds."""
+    timer: Callable[[Mapping[str, Any]], Timer] | None = None
+    """What starts schedules on the platform itself, by settings of the stack; None where this machine does it."""
     unasked: tuple[str, ...] = ()
     """Codes of the findings that say no more than that the platform could not be asked: who only builds images for it
     is not refused for them."""
