@@ -310,6 +310,39 @@ def test_a_start_without_a_run_has_failed(tmp_path: Path) -> None:
     assert Client(store=desk.store).runs() == []
 
 
+def test_slurm_gets_its_options_in_the_scrontab(stoker: Any, programs: Path) -> None:
+    """The command has crontab's form: https://slurm.schedmd.com/scrontab.html"""
+    shutil.copy(programs / "crontab", programs / "scrontab")
+    stack = """
+        stack = "cluster"
+        [stacks.cluster.orchestrator]
+        flavor = "slurm"
+        partition = "gpu"
+        driver = {partition = "login", memory = "2GiB", time_limit = "8h"}
+    """
+    stoker.project.write({"stoker.toml": stack})
+    refused = stoker("schedule", "add", "0 6 */2 * 1", "train.py", code=2).stderr
+    assert "needs a day's number and its weekday, which this scheduler cannot say" in refused
+    said = stoker("schedule", "add", "0 6 * jan,mar sun", "train.py", "--tag", "50%").stderr
+    assert "'training' is added: scrontab of" in said
+    head, *options, entry = subprocess.run(["scrontab", "-l"], capture_output=True, text=True).stdout.splitlines()
+    assert head.startswith("# stoker-training-")
+    assert options == [
+        "#SCRON --partition=login",
+        "#SCRON --cpus-per-task=1",
+        "#SCRON --mem=2048M",
+        "#SCRON --time=08:00:00",
+    ]
+    assert entry.startswith("0 6 * 1,3 0 cd ") and "\\%" not in entry
+    stoker("schedule", "add", "0 7 * * *", "train.py")
+    assert len(crontab("-l").splitlines()) == 6
+    stoker("schedule", "rm", "training")
+    assert crontab("-l") == ""
+    stoker.project.write({"stoker.toml": stack.replace('"slurm"', '"slurm"\n        shares_files = false')})
+    refused = stoker("schedule", "add", "0 6 * * *", "train.py", code=2).stderr
+    assert "whose nodes do not see this machine's files" in refused
+
+
 def test_entries_are_quoted(stoker: Any, programs: Path) -> None:
     stoker("schedule", "add", "0 6 * * *", "train.py", "--tag", "it's 5% $HOME", "--name", "odd")
     (entry,) = [line for line in crontab("-l").splitlines() if "fire odd" in line]

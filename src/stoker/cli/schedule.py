@@ -14,7 +14,8 @@ import attrs
 import click
 
 from stoker import stacks
-from stoker.backends.base.timers import MACHINE, PLATFORM, PREFIX, Timer, TimerJob, local_zone
+from stoker.backends.base.backend import Timer, TimerJob
+from stoker.backends.base.timers import MACHINE, PLATFORM, PREFIX, local_zone
 from stoker.backends.registry import BACKENDS
 from stoker.cli import target as targets
 from stoker.cli.output import json_option, print_json, stack_option, table
@@ -28,7 +29,7 @@ from stoker.core.words import count_text
 from stoker.report.streams import echo, say
 from stoker.run import commandline
 from stoker.run.commandline import HELP
-from stoker.run.firing import Command, Starter
+from stoker.run.firing import Command, PlatformStart, Starter, bring_code
 from stoker.store.access import make_folders
 from stoker.store.hashing import digest_of
 from stoker.store.registry import author
@@ -146,12 +147,14 @@ def added(row: ScheduleRow) -> None:
         row = attrs.evolve(row, created=before.created)
     stack = stacks.load(row.stack)
     job = job_of(client, row)
+    start = PlatformStart(client.store, row, stack, job)
+    job = attrs.evolve(job, start=start)
     timer = timer_of(row, stack)
     timer.check(job)
     if before is not None and before.target != row.target:
         timer_of(before, stack).remove(job.mark)
     where = timer.put(job)
-    schedules.put(row)
+    schedules.put(attrs.evolve(row, code=start.code))
     upcoming = Schedule(client.store, row, time.time()).next()
     assert upcoming is not None
     say(f"'{row.name}' is {'changed' if before else 'added'}: {where}")
@@ -290,7 +293,9 @@ def _set_paused(client: Client, name: str, *, paused: bool) -> None:
     schedules = Schedules(client.store.records.database)
     row = schedules.get(name)
     _keep_missed(client, schedules, row)
-    timer_of(row, stacks.load(row.stack)).put(job_of(client, attrs.evolve(row, paused=paused)))
+    stack = stacks.load(row.stack)
+    job = job_of(client, attrs.evolve(row, paused=paused))
+    timer_of(row, stack).put(attrs.evolve(job, start=PlatformStart(client.store, row, stack, job)))
     schedules.pause(name, paused=paused, now=time.time())
 
 
@@ -322,13 +327,17 @@ def run_now(*, name: str, client: Client) -> int:
 
 @command.command("fire", hidden=True)
 @click.argument("name")
+@click.option("--code", default="", metavar="DIGEST", help="The package of the code, where the file is not there.")
+@click.option("--root", default="", metavar="FOLDER", help="Where it is unpacked.")
 @stack_option
-def fire(*, name: str, client: Client) -> int:
+def fire(*, name: str, code: str, root: str, client: Client) -> int:
     """What crontab, systemd and platforms call: start what is due, once, whoever else is called for it."""
     row = Schedules(client.store.records.database).find(name)
     if row is None:
         say(f"schedule '{name}' was removed: nothing is started")
         return 0
+    if code and not os.path.exists(row.path):
+        bring_code(client.store, code, root)
     return _fire(client, row, manual=False)
 
 

@@ -7,16 +7,21 @@ is started for it creates no second run. The run itself is a process of its own,
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from datetime import datetime, timedelta, timezone
-from typing import Callable, Final, Sequence
+from pathlib import Path
+from typing import BinaryIO, Callable, Final, Sequence, cast
 
+from stoker.backends.base.backend import DetachedRun, DriverStart, TimerJob
 from stoker.core.cron import Cron
 from stoker.core.errors import NotFound
+from stoker.core.plan import Code
 from stoker.core.values import frozen
 from stoker.run.driver import new_id, new_token
+from stoker.stacks import Stack, table_of, toml_text
 from stoker.store.schedules import EXPIRES, FiringRow, ScheduleRow, Schedules
 from stoker.store.store import Store
 
@@ -42,6 +47,70 @@ class Command:
         argv = [sys.executable, "-m", "stoker", "run", "--stack", self.stack, self.file, *self.words]
         environment = {**os.environ, RUN_ID: run_id}
         return subprocess.run(argv, cwd=self.folder, env=environment, check=False).returncode
+
+
+class PlatformStart:
+    """What a platform that has nothing of this machine's starts a schedule with; asked for it, it packages the code."""
+
+    def __init__(self, store: Store, row: ScheduleRow, stack: Stack, job: TimerJob) -> None:
+        self._store = store
+        self._row = row
+        self._stack = stack
+        self._mark = job.mark
+        self._words = job.words[1:]  # the interpreter is the pod's
+        self._output = job.output
+        self._start: DriverStart | None = None
+
+    @property
+    def code(self) -> str:
+        """The digest of the package; empty where nobody asked for it."""
+        return "" if self._start is None else self._start.code.package
+
+    def __call__(self) -> DriverStart:
+        if self._start is None:
+            self._start = self._made()
+        return self._start
+
+    def _made(self) -> DriverStart:
+        from stoker.images import context
+        from stoker.images.wheel import driver_bundle
+        from stoker.run.detaching import WHEELS
+
+        row, store = self._row, self._store
+        path = Path(row.path)
+        root = Path(row.folder) if Path(row.folder) in path.parents else path.parent
+        digest = row.code
+        if not digest:
+            package = context.package(root, [path], home=Path(store.home))
+            with store.blobs.writer() as writer:
+                context.write(package, cast("BinaryIO", writer))
+            digest = writer.digest
+        table, variables = table_of(self._stack)
+        return DriverStart(
+            run=self._mark,
+            name=self._mark,
+            words=(*self._words, "--code", digest, "--root", str(root)),
+            environment={},
+            folder=row.folder,
+            output=self._output,
+            facts=DetachedRun(
+                home=str(store.home), database=store.database_uri, artifacts=store.blobs.uri, dynamic=True
+            ),
+            code=Code(package=digest, root=str(root), bundle=str(driver_bundle(Path(store.home) / WHEELS))),
+            stack=toml_text(self._stack.name, table),
+            variables=variables,
+        )
+
+
+def bring_code(store: Store, package: str, root: str) -> None:
+    """Unpack the code of a schedule to where it was, on a machine that does not have it."""
+    from stoker.worker.codecopy import remove, unpack_code
+
+    folder = unpack_code(package, store.blobs.uri)
+    try:
+        shutil.copytree(folder, root, symlinks=True, dirs_exist_ok=True)
+    finally:
+        remove(folder)
 
 
 class Starter:

@@ -700,6 +700,7 @@ _REFERENCES: Final = (
     ("meta", "outputs"),
     ("digest", "artifacts"),
     ("meta", "artifacts"),
+    ("code", "schedules"),
 )
 
 _STATEMENTS: Final[Mapping[str, str]] = {

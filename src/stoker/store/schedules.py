@@ -28,7 +28,7 @@ BEGINNING: Final = "beginning"
 """The occasion of the row that says behind which version a watcher began."""
 MISSED: Final = "nothing was started: was the machine on, and the schedule there?"
 _SCHEDULE: Final = (
-    *("name", "cron", "zone", "file", "words", "folder", "stack", "target", "overlap"),
+    *("name", "cron", "zone", "file", "words", "folder", "code", "stack", "target", "overlap"),
     *("paused", "since", "created", "author"),
 )
 _FIRING: Final = ("source", "occasion", "state", "due", "run_id", "owner", "changed", "note")
@@ -68,6 +68,8 @@ class ScheduleRow:
     """Parameters and options of the run."""
     folder: str
     """Where it is run."""
+    code: str = ""
+    """The digest of the package with the code, for a platform that does not have the folder."""
     stack: str
     target: str
     """What starts it: a name of `backends.base.timers`, or the flavor of the stack's orchestrator."""
@@ -77,6 +79,11 @@ class ScheduleRow:
     """From when on times are due: when it was added, changed or resumed."""
     created: float
     author: str
+
+    @property
+    def path(self) -> str:
+        """The file alone."""
+        return self.file.rpartition(":")[0] or self.file
 
     @property
     def source(self) -> str:

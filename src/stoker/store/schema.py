@@ -152,9 +152,9 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         # When pipelines are to run, and what starts them (`store.schedules`).
         """CREATE TABLE schedules (
             name text PRIMARY KEY, cron text NOT NULL, zone text NOT NULL, file text NOT NULL, words text NOT NULL,
-            folder text NOT NULL, stack text NOT NULL, target text NOT NULL, overlap text NOT NULL,
-            paused integer NOT NULL, since double precision NOT NULL, created double precision NOT NULL,
-            author text NOT NULL){clustered}""",
+            folder text NOT NULL, code text NOT NULL, stack text NOT NULL, target text NOT NULL,
+            overlap text NOT NULL, paused integer NOT NULL, since double precision NOT NULL,
+            created double precision NOT NULL, author text NOT NULL){clustered}""",
         # What was to start a run: the due time of a schedule, or what a watcher saw. Whoever inserts the row starts it.
         """CREATE TABLE firings (
             source text NOT NULL, occasion text NOT NULL, state text NOT NULL, due double precision NOT NULL,

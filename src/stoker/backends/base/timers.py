@@ -10,55 +10,17 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Callable, Final, Iterator, Mapping, Protocol, Sequence
+from typing import Callable, Final, Mapping, Sequence
 
-import attrs
-
+from stoker.backends.base.backend import Timer, TimerJob
 from stoker.backends.base.logins import NOT_FOUND, Here, Login, Ran
-from stoker.core.cron import Cron
 from stoker.core.errors import BackendError, SettingsError
-from stoker.core.values import frozen
 from stoker.store.registry import author
 
 PREFIX: Final = "stoker-"
 """Begins the marks of all schedules."""
 PLATFORM: Final = "platform"
 """The target that is the stack's own platform."""
-
-
-@frozen(kw_only=True)
-class TimerJob:
-    """A command and when it is to be started."""
-
-    mark: str
-    """The object's name on the platform: `PREFIX`, the schedule's name, and the store that it is of."""
-    title: str
-    """What it is, in words."""
-    cron: Cron
-    zone: str
-    words: tuple[str, ...]
-    """The command line, the interpreter first."""
-    folder: str
-    environment: Mapping[str, str] = attrs.field(factory=dict)
-    output: str
-    """The file that takes what the command writes."""
-    paused: bool = False
-
-
-class Timer(Protocol):
-    """Starts commands at the times of schedules."""
-
-    def check(self, job: TimerJob) -> None:
-        """Raise `SettingsError` for what the platform cannot do; asks nobody."""
-
-    def put(self, job: TimerJob) -> str:
-        """Write the job's object in place of an earlier one; returns which it is, in words."""
-
-    def remove(self, mark: str) -> None:
-        """Remove an object; one that is gone is fine."""
-
-    def marks(self) -> Sequence[str]:
-        """The marks of the objects that are there."""
 
 
 class Crontab:
@@ -79,14 +41,14 @@ class Crontab:
                 f"{self._command} follows this machine's clock, which is {here}, and not {job.zone}",
                 fix=f"--zone {here}, or --on systemd",
             )
-        _lines(job, self._fields(job), self._options)
+        self._lines(job)
 
     def put(self, job: TimerJob) -> str:
         """Write the job's lines behind all others."""
         self.check(job)
         table = self._read()
         kept = _without(table, job.mark)
-        text = "".join(f"{line}\n" for line in (*kept, *_lines(job, self._fields(job), self._options)))
+        text = "".join(f"{line}\n" for line in (*kept, *self._lines(job)))
         self._write(text)
         return f"{self._command} of {_who()}, below '# {job.mark}'"
 
@@ -101,18 +63,27 @@ class Crontab:
         """The marks in the table."""
         return [found[1] for line in self._read() if (found := _MARK.match(line))]
 
-    def _fields(self, job: TimerJob) -> str:
-        return job.cron.five_fields() if self._numbers else job.cron.text
+    def _lines(self, job: TimerJob) -> list[str]:
+        words = [f"{name}={shlex.quote(value)}" for name, value in sorted(job.environment.items())]
+        command = f"cd {shlex.quote(job.folder)} && {' '.join(words)} {shlex.join(job.words)}"
+        line = f"{command} >>{shlex.quote(job.output)} 2>&1"
+        if "\n" in line:
+            raise SettingsError(_NO_BREAKS, fix="read them from a file")
+        if not self._numbers:
+            line = line.replace("%", "\\%")  # cron ends the command at a %
+        fields = job.cron.five_fields() if self._numbers else job.cron.text
+        options = [f"#SCRON {option}" for option in self._options]
+        return [f"# {job.mark}: {job.title}", *options, f"{'# paused: ' if job.paused else ''}{fields} {line}"]
 
     def _read(self) -> list[str]:
         answer = self._login.run([self._command, "-l"])
         if answer.code == NOT_FOUND:
             raise BackendError(
                 f"there is no command {self._command} on this machine",
-                fix="install cron, or --on systemd" if not self._numbers else "run it where Slurm's commands are",
+                fix="--on crontab" if self._numbers else "install cron, or --on systemd",
             )
         if answer.code and not re.search(r"no crontab|can't open|does not exist", answer.err):
-            raise _failed(self._command, answer)
+            raise _failed(self._command, answer, fix="--on crontab" if self._numbers else "")
         return [] if answer.code else answer.out.splitlines()
 
     def _write(self, text: str) -> None:
@@ -121,6 +92,7 @@ class Crontab:
             raise _failed(self._command, answer)
 
 
+_NO_BREAKS: Final = "a schedule's folder and parameters have no line breaks"
 _MARK: Final = re.compile(rf"# ({PREFIX}[\w.-]+): ")
 
 
@@ -135,19 +107,6 @@ def _without(table: Sequence[str], mark: str) -> list[str]:
         elif not line.startswith("#SCRON"):
             skipping = False
     return kept
-
-
-def _lines(job: TimerJob, fields: str, options: Sequence[str]) -> Iterator[str]:
-    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(job.environment.items())]
-    command = f"cd {shlex.quote(job.folder)} && {' '.join(words)} {shlex.join(job.words)}"
-    line = f"{command} >>{shlex.quote(job.output)} 2>&1"
-    if "\n" in line:
-        raise SettingsError("a schedule's folder and parameters have no line breaks", fix="read them from a file")
-    if not options:
-        line = line.replace("%", "\\%")  # cron ends the command at a %
-    yield f"# {job.mark}: {job.title}"
-    yield from (f"#SCRON {option}" for option in options)
-    yield f"{'# paused: ' if job.paused else ''}{fields} {line}"
 
 
 class Systemd:
@@ -241,7 +200,7 @@ def units(job: TimerJob) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     if "\n" in text:
-        raise SettingsError("a schedule's folder and parameters have no line breaks", fix="read them from a file")
+        raise SettingsError(_NO_BREAKS, fix="read them from a file")
     return text.replace("%", "%%")
 
 
