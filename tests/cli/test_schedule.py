@@ -325,13 +325,13 @@ def test_slurm_gets_its_options_in_the_scrontab(stoker: Any, programs: Path) -> 
     assert "needs a day's number and its weekday, which this scheduler cannot say" in refused
     said = stoker("schedule", "add", "0 6 * jan,mar sun", "train.py", "--tag", "50%").stderr
     assert "'training' is added: scrontab of" in said
-    head, *options, entry = subprocess.run(["scrontab", "-l"], capture_output=True, text=True).stdout.splitlines()
+    head, *options, entry = crontab("-l").splitlines()
     assert head.startswith("# stoker-training-")
     assert options == [
         "#SCRON --partition=login",
         "#SCRON --cpus-per-task=1",
         "#SCRON --mem=2048M",
-        "#SCRON --time=08:00:00",
+        "#SCRON --time=0-08:00:00",
     ]
     assert entry.startswith("0 6 * 1,3 0 cd ") and "\\%" not in entry
     stoker("schedule", "add", "0 7 * * *", "train.py")

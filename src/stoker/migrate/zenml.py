@@ -171,7 +171,7 @@ MISSING_OPTIONS: Final[Mapping[str, str]] = {
     "on_init_kwargs": "remove it, and write a first step",
     "on_cleanup": "remove it; on_success= and on_failure= are told how a run ended",
     "config_path": "remove it, and run with `stoker run FILE --config RUN.yaml`",
-    "schedule": "remove it, and start `python FILE` from cron, CI or a scheduler",
+    "schedule": "remove it; `stoker schedule add` runs a pipeline at set times",
     "run_name": "remove it, and run with --name NAME",
     "unlisted": "remove it: every run is kept",
     "parameters": "give the step its arguments where it is called",
