@@ -92,7 +92,7 @@ MISSING: Final[Mapping[str, str]] = {
     "BasePipeline": "write the pipeline as a function with @pipeline",
     "BaseParameters": "give the step the parameters as arguments, or a dataclass",
     "Output": 'write tuple[Annotated[int, "count"], …]',
-    "Schedule": "start `python FILE` from cron, CI or a scheduler",
+    "Schedule": "`stoker schedule add` runs a pipeline at set times",
     "CachePolicy": "what a result depends on is fixed; cache_key= adds to it and cache=False leaves it out",
     "ByteUnit": 'sizes are texts: "16GB", "16GiB"',
     "PythonEnvironmentExportMethod": "replicate_local_python_environment=True",
