@@ -15,7 +15,7 @@ import pytest
 
 from stoker.client import Client
 from stoker.client.schedules import Schedule
-from stoker.run.firing import Starter
+from stoker.run.firing import FiringStarter
 from stoker.store.rows import RunRow
 from stoker.store.schedules import EXPIRES, ScheduleRow, Schedules
 from stoker.store.store import open_store
@@ -214,7 +214,9 @@ class Desk:
         self.store.records.set_run(run_id, run_id, status="succeeded", ended=self.now)
 
     def fire(self, start: Any = None, sleep: Any = None) -> str:
-        starter = Starter(self.store, start or self.start, now=lambda: self.now, sleep=sleep or (lambda seconds: None))
+        starter = FiringStarter(
+            self.store, start or self.start, now=lambda: self.now, sleep=sleep or (lambda seconds: None)
+        )
         return starter.fire(self.schedules.get("daily"))[0]
 
     def history(self) -> list[tuple[int, str]]:

@@ -11,7 +11,6 @@ from datetime import timezone
 from pathlib import Path
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.cli.rerun import SUMMARY
 from stoker.client import Client, Run
 from stoker.client.attempts import Failure
 from stoker.core.errors import InfrastructureError
@@ -34,13 +33,14 @@ class Wanted:
 
     junit: str = ""
     summary: bool | str = False
-    """True for the usual place, else a file."""
+    """A file; True for stdout."""
     branch: str = ""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Wanted:
+    def of(cls, options: Mapping[str, Any], place: str) -> Wanted:
         """What the options of a command line ask for; a summary also where GitHub has a place for one."""
-        summary = options.get("summary", bool(os.environ.get(SUMMARY)))
+        summary = options.get("summary", bool(place))
+        summary = place or True if summary is True else summary
         return cls(junit=options.get("junit", ""), summary=summary, branch=options.get("compare", ""))
 
 
@@ -57,9 +57,8 @@ def write(wanted: Wanted, client: Client, ids: Sequence[str], problem: BaseExcep
         lines += comparison_lines(run, found, against)
     if wanted.summary:
         text = "\n".join(lines) + "\n"
-        place = wanted.summary if isinstance(wanted.summary, str) else os.environ.get(SUMMARY, "")
-        if place:
-            _write(Path(place), text, append=True)
+        if isinstance(wanted.summary, str):
+            _write(Path(wanted.summary), text, append=True)
         else:
             echo(text.rstrip())
     elif wanted.branch:

@@ -138,7 +138,8 @@ def _reported(line: CommandLine, options: Mapping[str, Any], name: str) -> Itera
         words, _ = commandline.split(line.words, RUN_OPTIONS)
         stacks = [words.get("stack"), *(program.stack for program, _ in line.calls)]
         try:
-            ci.write(ci.Wanted.of(options), Client(next(filter(None, stacks), None)), ids, problem, name=name)
+            wanted = ci.Wanted.of(options, os.environ.get(SUMMARY, ""))
+            ci.write(wanted, Client(next(filter(None, stacks), None)), ids, problem, name=name)
         except StokerError as error:
             if problem is None:
                 raise

@@ -29,7 +29,7 @@ from stoker.core.words import count_text
 from stoker.report.streams import echo, say
 from stoker.run import commandline
 from stoker.run.commandline import HELP
-from stoker.run.firing import Command, PlatformStart, Starter, bring_code
+from stoker.run.firing import Command, PlatformStart, FiringStarter, bring_code
 from stoker.store.access import make_folders
 from stoker.store.hashing import digest_of
 from stoker.store.registry import author
@@ -343,7 +343,7 @@ def fire(*, name: str, code: str, root: str, client: Client) -> int:
 
 def _fire(client: Client, row: ScheduleRow, *, manual: bool) -> int:
     start = Command(file=row.file, words=row.words, folder=row.folder, stack=row.stack).start
-    sentence, code = Starter(client.store, start).fire(row, manual=manual)
+    sentence, code = FiringStarter(client.store, start).fire(row, manual=manual)
     say(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {sentence}")
     return code
 

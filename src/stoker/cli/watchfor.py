@@ -21,7 +21,7 @@ from stoker.core.values import frozen
 from stoker.report.streams import echo, say
 from stoker.run import commandline
 from stoker.run.commandline import HELP
-from stoker.run.firing import Command, Starter
+from stoker.run.firing import Command, FiringStarter
 from stoker.store.schedules import EXPIRES, Schedules
 
 VERSION: Final = "{version}"
@@ -39,14 +39,14 @@ _FIX: Final = "write artifact:NAME, or model:NAME@STAGE such as model:churn@prod
 
 
 @frozen(kw_only=True)
-class Watched:
+class WatchTarget:
     """What is watched: the versions of an artifact, or those that a stage of a model gets."""
 
     name: str
     stage: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Watched:
+    def parse(cls, text: str) -> WatchTarget:
         """Read "artifact:clean" or "model:churn@production"."""
         kind, _, rest = text.partition(":")
         name, at, stage = rest.partition("@")
@@ -85,14 +85,14 @@ def command(words: list[str]) -> int:
         raise UsageError("nothing to watch is named", fix=_FIX)
     if not options.get("run"):
         raise UsageError("no file is named that is to be run", fix=f"stoker watch-for {rest[0]} --run train.py")
-    watched = Watched.parse(rest[0])
+    watched = WatchTarget.parse(rest[0])
     parameters = rest[1:]
     target = targets.parse(options["run"])
     program = targets.choose(targets.load(target), target)
     program, request = commandline.read(program, [word.replace(VERSION, "1") for word in parameters])
     stack = stacks.load(options.get("stack") or request.stack or program.stack).name
     client = Client(stack)
-    watch = Watch(
+    watch = VersionWatch(
         client,
         watched,
         file=f"{target.path}:{program.name}",
@@ -116,13 +116,13 @@ _HELP: Final = (
 )
 
 
-class Watch:
+class VersionWatch:
     """Starts the runs of what is seen."""
 
     def __init__(
         self,
         client: Client,
-        watched: Watched,
+        watched: WatchTarget,
         *,
         file: str,
         words: Sequence[str],
@@ -150,7 +150,7 @@ class Watch:
                 continue
             words = [word.replace(VERSION, str(version)) for word in self._words]
             run = Command(file=self._file, words=words, folder=os.getcwd(), stack=self._stack)
-            starter = Starter(self._client.store, run.start, expires=self._expires)
+            starter = FiringStarter(self._client.store, run.start, expires=self._expires)
             firing = starter.claim(self._source, occasion, moment)
             if firing is None:
                 continue  # somebody else's, who may die yet

@@ -113,7 +113,7 @@ def bring_code(store: Store, package: str, root: str) -> None:
         remove(folder)
 
 
-class Starter:
+class FiringStarter:
     """Starts runs of firings, each once."""
 
     def __init__(
