@@ -17,11 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 606,  # proofs of stacks; ZenML's names by subject, and the migration of whole projects
-    "lines of code": 111_400,  # proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names; public flows
-    "lines of tests": 114_700,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
+    "modules": 617,  # schedules, watchers and CI; proofs of stacks; ZenML's names by subject
+    "lines of code": 113_300,  # cron, four kinds of timers, firings, CI; proofs of stacks; names; public flows
+    "lines of tests": 115_400,  # schedules on each platform, watchers that are killed, CI; distributed failures
     "longest file": 870,
-    "untyped mappings": 2_060,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
+    "untyped mappings": 2_075,  # documents of CronJobs and schedules; of secrets, artifacts and models by name
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

@@ -84,7 +84,7 @@ def test_due_when_a_well_kept_library_says_so(text: str, moment: datetime, zone:
         ("0 6 * * mo", "column 9 (day of the week): 'mo' is no day of the week, did you mean 'mon'", "sun to sat"),
         ("0 22-2 * * *", "column 3 (hour): the range '22-2' goes backwards", "write 22-23,0-2"),
         ("0 0 * * fri-sun", "the range 'fri-sun' goes backwards", "write fri-7"),
-        ("0 0 * * sat-mon", "the range 'sat-mon' goes backwards", "write 6-6,0-1"),
+        ("0 0 * * sat-mon", "the range 'sat-mon' goes backwards", "write 6,0-1"),
         ("5/15 * * * *", "'5/15' has a step and no range", "write 5-59/15"),
         ("*/0 * * * *", "column 3 (minute): '0' is no step", "write a number from 1 to 59"),
         ("0,,5 * * * *", "column 3 (minute): a number is missing beside a comma", "leave the comma out"),

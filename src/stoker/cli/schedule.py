@@ -29,7 +29,7 @@ from stoker.core.words import count_text
 from stoker.report.streams import echo, say
 from stoker.run import commandline
 from stoker.run.commandline import HELP
-from stoker.run.firing import Command, PlatformStart, FiringStarter, bring_code
+from stoker.run.firing import Command, FiringStarter, PlatformStart, bring_code
 from stoker.store.access import make_folders
 from stoker.store.hashing import digest_of
 from stoker.store.registry import author

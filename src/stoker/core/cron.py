@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Final, Iterator, Mapping, NoReturn, Sequence
+from typing import Final, Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from stoker.core.errors import SettingsError, did_you_mean
@@ -237,13 +237,13 @@ class _Field:
 
     def _item(self, item: str, at: int) -> range:
         if not item:
-            self._fail(at, "a number is missing beside a comma", "leave the comma out")
+            raise self._error(at, "a number is missing beside a comma", "leave the comma out")
         span, slash, step_text = item.partition("/")
         step = 1
         if slash:
             if not step_text.isdecimal() or not step_text.isascii() or not 1 <= int(step_text[:9]) <= self.most:
                 what = f"'{step_text}' is no step of the {self.name}"
-                self._fail(at + len(span) + 1, what, f"write a number from 1 to {self.most} behind the /")
+                raise self._error(at + len(span) + 1, what, f"write a number from 1 to {self.most} behind the /")
             step = int(step_text)
         if span == "*":
             return range(self.least, self.most + 1, step)
@@ -251,13 +251,14 @@ class _Field:
         low = self._number(first, at)
         if not dash:
             if slash:
-                self._fail(at, f"'{item}' has a step and no range", f"write {span}-{self.most}/{step}")
+                raise self._error(at, f"'{item}' has a step and no range", f"write {span}-{self.most}/{step}")
             return range(low, low + 1)
         high = self._number(last, at + len(first) + 1)
         if low > high:
             top = self.most - (1 if self.most == _SUNDAY else 0)
-            fix = f"write {first}-7" if self.most == _SUNDAY and high == 0 else f"write {low}-{top},{self.least}-{high}"
-            self._fail(at, f"the range '{span}' goes backwards", fix)
+            rest = f"{low}-{top}" if low < top else f"{low}"
+            fix = f"write {first}-7" if self.most == _SUNDAY and high == 0 else f"write {rest},{self.least}-{high}"
+            raise self._error(at, f"the range '{span}' goes backwards", fix)
         return range(low, high + 1, step)
 
     def _number(self, text: str, at: int) -> int:
@@ -265,16 +266,17 @@ class _Field:
             number = int(text[:9])
             if self.least <= number <= self.most:
                 return number
-            self._fail(at, f"{text[:9]} is no {self.name}", f"write {self.least} to {self.most}")
+            raise self._error(at, f"{text[:9]} is no {self.name}", f"write {self.least} to {self.most}")
         if text.lower() in self.names:
             return self.names[text.lower()]
         near = did_you_mean(text, self.names)
         names = f", or {next(iter(self.names))} to {list(self.names)[-1]}" if self.names else ""
-        self._fail(at, f"'{text}' is no {self.name}{near}", f"write a number from {self.least} to {self.most}{names}")
-        return None
+        raise self._error(
+            at, f"'{text}' is no {self.name}{near}", f"write a number from {self.least} to {self.most}{names}"
+        )
 
-    def _fail(self, at: int, what: str, fix: str) -> NoReturn:
-        raise SettingsError(f"'{self.text}', column {at + 1} ({self.name}): {what}", fix=fix)
+    def _error(self, at: int, what: str, fix: str) -> SettingsError:
+        return SettingsError(f"'{self.text}', column {at + 1} ({self.name}): {what}", fix=fix)
 
 
 def check_zone(name: str) -> str:
@@ -290,11 +292,16 @@ def check_zone(name: str) -> str:
 
 def _moved(moment: datetime) -> datetime:
     """A time that the clock skips as the first one after the gap; every other as it is."""
-    wall, place = moment.replace(tzinfo=None), moment.tzinfo
-    while (there := moment.astimezone(timezone.utc).astimezone(place)).replace(tzinfo=None) != wall:
-        wall += _MINUTE
-        moment = wall.replace(tzinfo=place)
+    there = _by_utc(moment)
+    while there.replace(tzinfo=None) != moment.replace(tzinfo=None):
+        moment += _MINUTE  # on the wall: both have the same zone
+        there = _by_utc(moment)
     return there
+
+
+def _by_utc(moment: datetime) -> datetime:
+    """The same moment by a clock of its zone that is never wrong."""
+    return moment.astimezone(timezone.utc).astimezone(moment.tzinfo)
 
 
 def _listed(numbers: Sequence[int], field: tuple[str, int, int, Mapping[str, int]], *, dash: str = "-") -> str:

@@ -84,9 +84,9 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "package": "code is read where it is; there is no package",
     "kubernetes": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
     "batch": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
-    "argo-workflows": "there is no deployer; `python flow.py schedule create` has it run at set times",
-    "step-functions": "there is no deployer; `python flow.py schedule create` has it run at set times",
-    "airflow": "there is no deployer; `python flow.py schedule create` has it run at set times",
+    "argo-workflows": "there is no deployer; start `python flow.py run`, or `schedule create` at its @schedule",
+    "step-functions": "there is no deployer; start `python flow.py run`, or `schedule create` at its @schedule",
+    "airflow": "there is no deployer; start `python flow.py run`, or `schedule create` at its @schedule",
     "init": "tasks start by themselves",
     "step": "tasks start by themselves; `spin STEP` runs one of an earlier run on its own",
 }
