@@ -6,12 +6,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from tests.ui.conftest import Server, Site, wait
+
+from stoker.store.schedules import FiringRow, ScheduleRow, Schedules
+from stoker.store.store import open_store
 
 
 def test_the_list_finds_runs_by_what_people_know_of_them(site: Site) -> None:
@@ -204,6 +208,47 @@ def test_the_devices_page_lists_the_nodes_of_the_stacks_platforms(project: Any, 
         assert part["part"] == "Slurm" and [node["count"] for node in part["nodes"]] == [2]
     finally:
         server.stop()
+
+
+def test_the_page_of_schedules_says_what_was_missed(site: Site) -> None:
+    store = open_store(home=str(site.project.home))
+    schedules = Schedules(store.records.database)
+    since = time.time() - 3 * 86400.0
+    row = ScheduleRow(
+        name="nightly",
+        cron=f"0 {(time.gmtime().tm_hour + 12) % 24} * * *",  # no due time is near
+        zone="UTC",
+        file="train.py",
+        words=(
+            "--tag",
+            "<b>",
+        ),
+        folder="/",
+        stack="local",
+        target="crontab",
+        since=since,
+        created=since,
+        author="me",
+    )
+    schedules.put(row)
+    firing = FiringRow(
+        source=row.source,
+        occasion="by hand",
+        state="started",
+        due=since,
+        run_id=site.good,
+        owner="",
+        changed=since,
+    )
+    assert schedules.claim(firing) is not None
+    text = site.server.get("/schedules").text
+    assert "3 missed" in text
+    assert text.count("<td>missed</td>") == 3 and "&lt;b&gt;" in text
+    assert f'<a href="/runs/{site.good}">' in text
+    assert "started by" in site.server.get(f"/runs/{site.good}").text
+    schedules.remove("nightly")
+    store.close()
+    assert "No schedules yet" in site.server.get("/schedules").text
 
 
 # Who may do what

@@ -52,6 +52,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "artifacts": ("stoker.cli.names:artifacts", "list named artifacts, what a run's steps made, or who made a digest"),
     "models": ("stoker.cli.names:models", "list, show, promote, compare and export models"),
     "pull": ("stoker.cli.runs:pull_command", "fetch what a run's steps made, a named artifact, or a model"),
+    "schedule": ("stoker.cli.schedule:command", "run pipelines at set times, and say what was missed"),
+    "watch-for": ("stoker.cli.watchfor:command", "start a pipeline for each new version of an artifact or model"),
     "cancel": ("stoker.cli.rerun:cancel", "ask a run to stop"),
     "resume": ("stoker.cli.rerun:resume_command", "go on with a run where it stopped"),
     "rerun": ("stoker.cli.rerun:rerun_command", "start a new run like another one, as a whole or from a step on"),

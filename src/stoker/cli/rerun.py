@@ -6,10 +6,11 @@ asked; a run goes on where it stopped; a run's driver, on whichever machine it i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from typing import Any, Final
+from typing import Any, Final, Iterator, Mapping
 
 import attrs
 import click
@@ -18,16 +19,34 @@ from stoker.backends.base.backend import RESTARTED_BY
 from stoker.cli import target as targets
 from stoker.cli.output import run_argument, stack_option
 from stoker.client import Client, Run
-from stoker.core.errors import NotFound, UsageError
+from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.words import count_text
 from stoker.report.streams import echo, say
 from stoker.run import commandline, detaching, driver, rerun, start
 from stoker.run.commandline import HELP, RUN_OPTIONS, CommandLine, apply_run_options
 from stoker.run.detaching import Detachment
+from stoker.run.firing import RUN_ID
 from stoker.run.left import end_recorded_jobs, names, recorded_jobs
 from stoker.store.store import Store
 
+CI: Final = (
+    RunOption(name="junit", value="FILE", help="for CI: write the steps as test cases into a JUnit file"),
+    RunOption(
+        name="summary",
+        value="FILE",
+        optional=True,
+        help="for CI: write a summary in Markdown, to $GITHUB_STEP_SUMMARY where there is one, else to stdout",
+    ),
+    RunOption(
+        name="compare",
+        value="BRANCH",
+        help="say how the run differs from the last one of its pipeline that succeeded on this branch, such as main",
+    ),
+)
+SUMMARY: Final = "GITHUB_STEP_SUMMARY"
+"""The variable with the file of a job's summary:
+https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands#adding-a-job-summary"""
 OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
 USAGE: Final = "[OPTIONS] FILE[:PIPELINE] [PARAMETERS]"
 
@@ -86,15 +105,45 @@ def help_for(target: targets.ProgramFile | None, verb: str, extra: tuple[RunOpti
 @click.command("run", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> None:
     """Run a pipeline of a file, as `python FILE` would."""
-    target, line, options = command_line(words, OPTIONS)
+    accepted = (*OPTIONS, *CI)
+    target, line, options = command_line(words, accepted)
     if target is None or options.get("help"):
         summary = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
-        echo(help_for(target, "run", OPTIONS, summary))
+        echo(help_for(target, "run", accepted, summary))
         return
-    with targets.execute(target, line) as main:
+    line.run_id = os.environ.pop(RUN_ID, "")
+    reporting = any(option.name in options for option in CI) or bool(os.environ.get(SUMMARY))
+    report = _reported(line, options, target.text) if reporting else contextlib.nullcontext()
+    with report, targets.execute(target, line) as main:
         if not line.calls:
             program, request = line.read(targets.choose(main, target), {})
             start.run(program, {}, request)
+
+
+@contextlib.contextmanager
+def _reported(line: CommandLine, options: Mapping[str, Any], name: str) -> Iterator[None]:
+    """Write what CI is to get, however the program ends."""
+    from stoker.cli import ci  # brings the comparison of runs, and with it their charts
+
+    ids: list[str] = []
+    line.began = ids.append
+    line.taken = [option.name for option in CI if option.name in options]
+    problem: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:  # raised again
+        problem = error
+        raise
+    finally:
+        words, _ = commandline.split(line.words, RUN_OPTIONS)
+        stacks = [words.get("stack"), *(program.stack for program, _ in line.calls)]
+        try:
+            wanted = ci.Wanted.of(options, os.environ.get(SUMMARY, ""))
+            ci.write(wanted, Client(next(filter(None, stacks), None)), ids, problem, name=name)
+        except StokerError as error:
+            if problem is None:
+                raise
+            say(f"error: {error}")  # why the run failed decides the exit code
 
 
 _FROM: Final = RunOption(

@@ -125,6 +125,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "defined", run.source
     yield "stack", run.stack
     yield "tags", ", ".join(run.tags)
+    yield "started by", run.cause
+    yield "commit", f"{run.revision[:12]} {run.branch}".strip()
     yield "repeats", run.origin or ""
     yield "sessions", str(run.sessions) if run.sessions > 1 else ""
     yield "driver", _driver_text(run)

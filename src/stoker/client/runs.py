@@ -178,6 +178,24 @@ class Run:
         return self._row.origin or None
 
     @property
+    def cause(self) -> str:
+        """What started it: a schedule with its due time, or a watcher with what it saw; empty for a person."""
+        from stoker.store.schedules import Schedules  # only where somebody looks
+
+        firing = Schedules(self._store.records.database).of_run(self.id)
+        return "" if firing is None else firing.words
+
+    @property
+    def revision(self) -> str:
+        """The commit that was checked out where it was started; empty outside of a repository."""
+        return self._row.revision
+
+    @property
+    def branch(self) -> str:
+        """The branch that was checked out where it was started, or that CI names."""
+        return self._row.branch
+
+    @property
     def sessions(self) -> int:
         """How many drivers worked on it: 1, and one more for each `stoker resume`."""
         return self._row.sessions
@@ -361,6 +379,9 @@ class Run:
             "sessions": self.sessions,
             "origin": self.origin,
             "awaits": self.awaits,
+            "revision": self.revision,
+            "branch": self.branch,
+            "cause": self.cause,
         }
         if self.damage:
             document["damage"] = self.damage

@@ -34,6 +34,8 @@ class RunRequest:
     environment: str | None = None
     """The text of `--environment`."""
     tags: tuple[str, ...] = ()
+    id: str = ""
+    """The id that the run gets; empty for one that is drawn."""
     name: str | None = None
     upgrade: bool = False
     """Whether the newest packages are looked for, although there is a lock."""

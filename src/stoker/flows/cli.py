@@ -72,6 +72,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "show": "show the steps and where they go",
     "dump": "print what tasks made: dump [RUN/]STEP[/TASK]",
     "logs": "print what tasks wrote: logs [RUN/]STEP[/TASK]",
+    "schedule": "have it run at the times of its @schedule: schedule create [--on crontab|systemd] [PARAMETERS]",
     "card": "pages of tasks: card list|view|get [RUN/]STEP[/TASK] [--output FILE]",
     "tag": "list, add, remove or replace the tags of a run",
     "output-dot": "print the graph for Graphviz",
@@ -83,9 +84,9 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "package": "code is read where it is; there is no package",
     "kubernetes": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
     "batch": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
-    "argo-workflows": "there is no deployer; start `python flow.py run` from what you schedule with",
-    "step-functions": "there is no deployer; start `python flow.py run` from what you schedule with",
-    "airflow": "there is no deployer; start `python flow.py run` from what you schedule with",
+    "argo-workflows": "there is no deployer; start `python flow.py run`, or `schedule create` at its @schedule",
+    "step-functions": "there is no deployer; start `python flow.py run`, or `schedule create` at its @schedule",
+    "airflow": "there is no deployer; start `python flow.py run`, or `schedule create` at its @schedule",
     "init": "tasks start by themselves",
     "step": "tasks start by themselves; `spin STEP` runs one of an earlier run on its own",
 }
@@ -141,11 +142,24 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if name == "version":
         echo(f"stoker {VERSION}")
         return 0
+    if name == "schedule":
+        return _schedule(flow, arguments)
     if name in LOOK:
         from stoker.flows import cli_show
 
         return cli_show.command(name, flow, arguments, quiet="--quiet" in early)
     return _start(flow, name, [*early, *arguments])
+
+
+def _schedule(flow: FlowDefinition, words: Sequence[str]) -> int:
+    from stoker.cli import schedule
+
+    if words[:1] != ["create"]:
+        fix = "write schedule create; stoker schedule list, pause, resume, rm, history do the rest"
+        raise UsageError(f"'{' '.join(('schedule', *words[:1]))}' is no command here", fix=fix)
+    options, rest = split(words[1:], schedule.OPTIONS)
+    schedule.added(schedule.described(f"{os.path.abspath(sys.argv[0])}:{flow.name}", rest, "", options))
+    return 0
 
 
 def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:

@@ -342,6 +342,24 @@ def _schedule(values: Mapping[str, Any]) -> None:
     intervals = [word for word in ("hourly", "daily", "weekly", "cron") if values.get(word)]
     if len(intervals) > 1:
         raise SettingsError(f"it says {' and '.join(intervals)}", fix="say one of them")
+    times_of(values)
+
+
+def times_of(values: Mapping[str, Any]) -> str:
+    """The five fields of cron that `@schedule(…)` means: every day where it says nothing.
+
+    EventBridge's six are taken, too, as flows of Metaflow's have them: "0 10 ? * 2 *" is Mondays at ten.
+    """
+    from stoker.core.cron import Cron
+
+    if not values.get("cron"):
+        return Cron.parse(next((f"@{word}" for word in ("hourly", "weekly") if values.get(word)), "@daily")).text
+    text = str(values["cron"])
+    fields = text.removeprefix("cron(").removesuffix(")").split()
+    if len(fields) == 6 and fields[5] == "*":
+        fields[4] = re.sub(r"(?<!/)\b[1-7]\b", lambda found: str(int(found[0]) - 1), fields[4])
+        text = " ".join("*" if field == "?" else field for field in fields[:5])
+    return Cron.parse(text).text
 
 
 def _trigger(values: Mapping[str, Any]) -> None:

@@ -92,10 +92,10 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "pypi_base": ("works differently", "as above"),
     "conda_base": ("works differently", "as above"),
     "project": ("works differently", "tags runs; nothing is deployed"),
-    "schedule": ("works differently", "noted; start `python flow.py run` from cron, CI or a scheduler"),
+    "schedule": ("works differently", "noted; `python flow.py schedule create` has it run at its times"),
     "trigger": (
         "works differently",
-        "noted, as `schedule` is; nothing here waits for events: start a run from what sends them",
+        "noted; `stoker watch-for artifact:NAME --run flow.py` starts a run for each version",
     ),
     "trigger_on_finish": (
         "works differently",
@@ -131,7 +131,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
         "works differently",
         "takes the imports, functions and values that the flow needs from other cells, too",
     ),
-    "Deployer": ("not here", "there is no deployer; schedule `python flow.py run`"),
+    "Deployer": ("not here", "there is no deployer; `python flow.py schedule create` has it run at set times"),
     "DeployedFlow": ("not here", "as above"),
     "NBDeployer": ("not here", "as above"),
     "S3": (

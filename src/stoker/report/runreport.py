@@ -265,6 +265,8 @@ class _Reading:
                 "energy": energy_text(totals(receipts).energy) if receipts else "",
                 "defined": run.source,
                 "tags": ", ".join(run.tags),
+                "started by": run.cause,
+                "commit": f"{run.revision[:12]} {run.branch}".strip(),
                 "repeats": run.origin or "",
                 "sessions": str(run.sessions) if run.sessions > 1 else "",
                 "unreadable": run.damage,

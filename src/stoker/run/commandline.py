@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from contextvars import ContextVar
-from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+from typing import Any, Callable, Collection, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -125,6 +125,12 @@ class CommandLine:
     """The name of the program to run; the script is left where it calls another one."""
     planning: bool = False
     """Whether the script is left at its first call, because only the plan is needed."""
+    run_id: str = ""
+    """The id that the first run gets; empty for one that is drawn."""
+    began: Callable[[str], None] | None = None
+    """Called with the id of each run that begins."""
+    taken: Collection[str] = ()
+    """Options that the command took, which no program may have for parameters."""
     calls: list[tuple[Program, Mapping[str, Any]]] = attrs.field(factory=list)
     """The programs that the script called, each with its arguments."""
 
@@ -162,6 +168,14 @@ class CommandLine:
 
         Of words that the script reads, too, only those count that name a parameter which its call leaves open.
         """
+        for name in self.taken:
+            if name in program.signature.parameters:
+                raise _both(name, program)
+        program, request = self._read(program, arguments)
+        id, self.run_id = self.run_id, ""
+        return program, attrs.evolve(request, id=id, began=self.began or request.began)
+
+    def _read(self, program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
         if not self.shared:
             return read(program, self.words)
         written, words = split(self.words, options_of(program))
@@ -232,14 +246,20 @@ def request(program: Program, accepted: Sequence[RunOption], options: Options, w
         key = name.replace("-", "_")
         key = key if key in program.signature.parameters else key.removeprefix("no_")
         if key in program.signature.parameters:
-            raise ParameterError(
-                f"--{name} is an option of every run, and {program.signature.owner} has a parameter '{key}'",
-                fix=f"write --set parameters.{key}=… for the parameter, or give it another name",
-            )
+            raise _both(name, program)
     parameters, remaining = program.parse(words, [option.flag for option in accepted])
     if remaining:
         raise ParameterError(f"unexpected argument {remaining[0]!r}", fix="write --parameter value")
     return apply_run_options(accepted, options, RunRequest(parameters=parameters))
+
+
+def _both(name: str, program: Program) -> ParameterError:
+    key = name.replace("-", "_")
+    key = key if key in program.signature.parameters else key.removeprefix("no_")
+    return ParameterError(
+        f"--{name} is an option of every run, and {program.signature.owner} has a parameter '{key}'",
+        fix=f"write --set parameters.{key}=… for the parameter, or give it another name",
+    )
 
 
 def apply_run_options(accepted: Iterable[RunOption], options: Options, start: RunRequest) -> RunRequest:

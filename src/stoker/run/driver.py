@@ -69,6 +69,7 @@ from stoker.report.terminal import Terminal
 from stoker.run import detaching, reuse
 from stoker.run.detaching import Detachment, Start
 from stoker.run.program import Program, ProgramStart, program_of
+from stoker.run.revision import here
 from stoker.run.session import Session
 from stoker.store import artifacts
 from stoker.store.rows import DRIVER_JOB, DRIVER_PLACE, RunRow, require_whole
@@ -208,7 +209,8 @@ def run_bound(
     check_names_of(tags, "a tag")
     check_names_of([step.key for step in plan.steps], "a step's name")
     now = time.time()
-    id, token = new_id(now), new_token()
+    id, token = request.id or new_id(now), new_token()
+    revision, branch = here()
     if plan.model is not None and names_label(plan.model.version) and plan.model_version is None:
         made = session.store.registry.create_model(plan.model, run_id=id)
         plan = attrs.evolve(plan, model_version=made.version)
@@ -227,6 +229,8 @@ def run_bound(
         token=token,
         heartbeat=now,
         origin="" if origin is None else origin.run,
+        revision=revision,
+        branch=branch,
     )
     if origin is not None and origin.reuse and not origin.start:
         reuse.copy_checkpoints(session.store, origin.run, id)

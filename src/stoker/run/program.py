@@ -52,6 +52,10 @@ class Program(Protocol):
         """The stack that it asks for."""
 
     @property
+    def schedule(self) -> tuple[str, str] | None:
+        """The times and the time zone that its author gave it (`@schedule`), with "" for the machine's zone."""
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags of each of its runs."""
 

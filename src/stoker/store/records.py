@@ -1,5 +1,5 @@
 """The queries of a store: runs, their steps, attempts, outputs, the cache and the events; those of names are in
-`store.namesql`. No other file has queries.
+`store.namesql`, those of schedules in `store.schedules`. No other file has queries.
 
 A driver collects what changed in a `RowBatch` (`store.batch`) and writes it in one transaction. A run's rows belong to
 the driver that holds its token; every change of a run is an UPDATE that names the token, so that a driver that lost the
@@ -78,6 +78,7 @@ class RunFilter:
     status: str = ""
     tag: str = ""
     stack: str = ""
+    branch: str = ""
     text: str = ""
     """A part of the id, of the pipeline's name or of a tag, in any case."""
     since: float | None = None
@@ -248,7 +249,10 @@ class Records:
             for table, columns in _EXCHANGED.items():
                 marks = ", ".join("?" * len(columns))
                 statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
-                values = [[_from_plain(row[name]) for name in columns] for row in found[table]]
+                values = [
+                    [_from_plain(row.get(name, "") if name in _LATER else row[name]) for name in columns]
+                    for row in found[table]
+                ]
                 cursor.executemany(self.database.sql(statement), values)
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -373,6 +377,8 @@ class Records:
             conditions.append(("tags <> '' AND replace(tags, ?, '') <> tags", (rows.json_text(run_filter.tag),)))
         if run_filter.stack:
             conditions.append(("stack = ?", (run_filter.stack,)))
+        if run_filter.branch:
+            conditions.append(("branch = ?", (run_filter.branch,)))
         if run_filter.text:
             found = (
                 "(id {like} ? ESCAPE '!' OR pipeline {like} ? ESCAPE '!' OR tags <> '' AND tags {like} ? ESCAPE '!')"
@@ -675,6 +681,8 @@ _EXCHANGED: Final[Mapping[str, Sequence[str]]] = {
     "artifact_uses": ("run_id", "key", "parameter", "name", "version"),
 }
 """Table → its columns, that of the run's id first: what stores give each other of a run."""
+_LATER: Final = frozenset({"revision", "branch"})
+"""Columns that earlier versions did not export."""
 _RUN: Final = _columns(rows.RUNS.columns, "runs")
 _MOST_VALUES: Final = 500
 """Values of one statement: SQLite takes 999 at least."""
@@ -692,6 +700,7 @@ _REFERENCES: Final = (
     ("meta", "outputs"),
     ("digest", "artifacts"),
     ("meta", "artifacts"),
+    ("code", "schedules"),
 )
 
 _STATEMENTS: Final[Mapping[str, str]] = {

@@ -62,6 +62,10 @@ class RunRow:
     """The run that this one repeats (`stoker rerun`, a flow's `resume`); empty for a run of its own."""
     active: Mapping[str, Any] = _EMPTY
     """Element of a fan-out that runs → its attempt, and since when; of many the first. Written with the heartbeat."""
+    revision: str = ""
+    """The commit that was checked out; empty outside of a repository."""
+    branch: str = ""
+    """The branch that was checked out, or that CI names."""
     damage: str = ""
     """Which cells cannot be read; no column."""
 

@@ -145,4 +145,22 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             stage text NOT NULL, displaced integer, time double precision NOT NULL, author text NOT NULL,
             reason text NOT NULL, run_id text NOT NULL, PRIMARY KEY (model, number)){clustered}""",
     ),
+    (
+        # Where a run's code was in its repository (`run.revision`).
+        "ALTER TABLE runs ADD COLUMN revision text NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN branch text NOT NULL DEFAULT ''",
+        # When pipelines are to run, and what starts them (`store.schedules`).
+        """CREATE TABLE schedules (
+            name text PRIMARY KEY, cron text NOT NULL, zone text NOT NULL, file text NOT NULL, words text NOT NULL,
+            folder text NOT NULL, code text NOT NULL, stack text NOT NULL, target text NOT NULL,
+            overlap text NOT NULL, paused integer NOT NULL, since double precision NOT NULL,
+            created double precision NOT NULL, author text NOT NULL){clustered}""",
+        # What was to start a run: the due time of a schedule, or what a watcher saw. Whoever inserts the row starts it.
+        """CREATE TABLE firings (
+            source text NOT NULL, occasion text NOT NULL, state text NOT NULL, due double precision NOT NULL,
+            run_id text NOT NULL, owner text NOT NULL, changed double precision NOT NULL, note text NOT NULL,
+            PRIMARY KEY (source, occasion)){clustered}""",
+        "CREATE INDEX firings_by_run ON firings (run_id) WHERE run_id <> ''",
+        "CREATE INDEX firings_by_time ON firings (source, due)",
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections import Counter
 from typing import Any, Final, Mapping, Sequence
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -10,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from stoker.client import Output, Run, Step
+from stoker.client import Client, Output, Run, Step
 from stoker.client.document import running_keys, step_status
 from stoker.client.logs import last_attempt
 from stoker.client.variants import Variant, element_variants, run_variants
@@ -536,6 +537,14 @@ def _many_runs(request: Request, runs: Sequence[Run]) -> Response:
 
 
 # Devices
+
+
+def schedules(request: Request) -> Response:
+    """When pipelines are run next, and what became of the last times, with those that were missed."""
+    from stoker.client.schedules import schedules_of
+
+    rows = [(one.as_dict(), one.history()) for one in schedules_of(Client(store=state_of(request).store), time.time())]
+    return page(request, "schedules.html", title="Schedules", rows=rows)
 
 
 def devices(request: Request) -> Response:

@@ -63,6 +63,7 @@ SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 JOBS = Resource("batch", "v1", "jobs", "Job")
+CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
@@ -75,6 +76,7 @@ LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 RESOURCES = (
     PODS, NODES, EVENTS, SECRETS, CONFIG_MAPS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, QUOTAS, CLAIMS, JOBS,
+    CRON_JOBS,
     PRIORITY_CLASSES, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, STORAGE_CLASSES, LIMIT_RANGES,
     NETWORK_POLICIES,
 )  # fmt: skip

@@ -27,7 +27,7 @@ KINDS = {
         "Pod", "Node", "Event", "ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolumeClaim",
         "ResourceQuota", "Namespace",
     ),
-    "batch.v1": ("Job",),
+    "batch.v1": ("Job", "CronJob"),
     "rbac.v1": ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
     "scheduling.v1": ("PriorityClass",),
     "storage.v1": ("StorageClass",),

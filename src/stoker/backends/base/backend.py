@@ -38,6 +38,7 @@ from stoker.worker.secrets import read
 if TYPE_CHECKING:
     from stoker.backends.base.leasing import Leasing
     from stoker.backends.base.pulling import Puller
+    from stoker.core.cron import Cron
     from stoker.core.devices import Lease
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
@@ -276,6 +277,43 @@ class DriverJob:
     """Which one, in words; `Backend.has_driver` finds it by them."""
     output: str = ""
     """The file of this machine that the driver writes to; empty where it writes elsewhere."""
+
+
+@frozen(kw_only=True)
+class TimerJob:
+    """A command and when it is to be started."""
+
+    mark: str
+    """The object's name on the platform: "stoker-", the schedule's name, and the store that it is of."""
+    title: str
+    """What it is, in words."""
+    cron: Cron
+    zone: str
+    words: tuple[str, ...]
+    """The command line, the interpreter first."""
+    folder: str
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    output: str
+    """The file that takes what the command writes."""
+    paused: bool = False
+    start: Callable[[], DriverStart] | None = None
+    """The same for a platform that has nothing of this machine's."""
+
+
+class Timer(Protocol):
+    """Starts commands at the times of schedules."""
+
+    def check(self, job: TimerJob) -> None:
+        """Raise `SettingsError` for what the platform cannot do; asks nobody."""
+
+    def put(self, job: TimerJob) -> str:
+        """Write the job's object in place of an earlier one; returns which it is, in words."""
+
+    def remove(self, mark: str) -> None:
+        """Remove an object; one that is gone is fine."""
+
+    def marks(self) -> Sequence[str]:
+        """The marks of the objects that are there."""
 
 
 @runtime_checkable
@@ -619,6 +657,8 @@ class Backend:
     image_engine: Callable[[Mapping[str, Any]], str] | None = None
     """The address of the engine on which images of steps are built, under these settings ("" for the usual one); None
     where steps run in no images that Stoker builds."""
+    timer: Callable[[Mapping[str, Any]], Timer] | None = None
+    """What starts schedules on the platform itself, by settings of the stack; None where this machine does it."""
     unasked: tuple[str, ...] = ()
     """Codes of the findings that say no more than that the platform could not be asked: who only builds images for it
     is not refused for them."""

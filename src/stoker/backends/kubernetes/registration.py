@@ -102,5 +102,6 @@ KUBERNETES: Final = Backend(
     end_recorded=later("stoker.backends.kubernetes.running.ending:end_recorded"),
     beside=later("stoker.backends.kubernetes.running.beside:places"),
     has_driver=later("stoker.backends.kubernetes.running.detach:has_driver"),
+    timer=later("stoker.backends.kubernetes.running.timers:timer"),
     why_no_driver=later("stoker.backends.kubernetes.running.detach:why_no_driver"),
 )

@@ -60,6 +60,7 @@ SLURM: Final = Backend(
     doctor=lambda: reach("slurm", commands=("sbatch",)),
     leftovers=of_parts("stoker.backends.slurm.left:leftovers", folder="slurm"),
     has_driver=later("stoker.backends.slurm.left:has_driver"),
+    timer=later("stoker.backends.slurm.timers:timer"),
     left_jobs=of_parts("stoker.backends.slurm.left:left_jobs", folder="slurm"),
     end_left=of_parts("stoker.backends.slurm.left:end_left", folder="slurm"),
     end_recorded=later("stoker.backends.slurm.orphans:end_recorded"),

@@ -94,35 +94,34 @@ _REFERENCE: Final = re.compile(r"secret:[a-z][a-z0-9_-]*:[^\s#\"']+(?:#[\w.-]+)?
 _PLACE: Final = re.compile(r"the Job ([a-z0-9.-]+)/([a-z0-9.-]+)")
 
 
-def check(options: Mapping[str, Any], run: DetachedRun) -> None:
+def check(options: Mapping[str, Any], run: DetachedRun, *, who: str = "--detach") -> None:
     """`UsageError` where a driver in a pod would lack something; the cluster is not asked."""
     settings = KubernetesSettings(**options)
     shares = bool(settings.get("shares_files"))
     if run.elsewhere:
         step, flavor = next(iter(run.elsewhere.items()))
         raise UsageError(
-            f"--detach puts the driver into a pod of the cluster, which has neither the commands nor the logins that "
+            f"{who} puts the driver into a pod of the cluster, which has neither the commands nor the logins that "
             f"start step '{step}' on {flavor}",
             fix="run all steps on the orchestrator, or start the run without --detach",
         )
     if not shares and run.database.startswith("sqlite:"):
         path = run.database.partition("://")[2]
         raise UsageError(
-            f"--detach puts the driver into a pod of the cluster, which does not see this machine's database {path}",
+            f"{who} puts the driver into a pod of the cluster, which does not see this machine's database {path}",
             fix='set database = "postgresql://…" in the stack, a server that pods and you reach; or shares_files = '
             "true where the nodes have this home",
         )
     place = "" if settings.get("host_network") or run.database.startswith("sqlite:") else _loopback(run.database)
     if place:
         raise UsageError(
-            f"--detach puts the driver into a pod of the cluster, for which the database server at {place} is another",
+            f"{who} puts the driver into a pod of the cluster, for which the database server at {place} is another",
             fix="name the server in the stack's database as pods reach it, or host_network = true where it is on their "
             "nodes",
         )
     if "://" not in run.artifacts.removeprefix("file://") and not shares:
         raise UsageError(
-            f"--detach puts the driver into a pod of the cluster, which does not see the artifact store "
-            f"{run.artifacts}",
+            f"{who} puts the driver into a pod of the cluster, which does not see the artifact store {run.artifacts}",
             fix="name a store that pods reach: artifact_store = 's3://…', or 'pvc://CLAIM' for a claim",
         )
 
@@ -151,14 +150,19 @@ def detach(options: Mapping[str, Any], start: DriverStart) -> DriverJob:
     `BackendError` with its words where it refuses.
     """
     check(options, start.facts)
-    settings = KubernetesSettings(**options)
     with reached(options) as cluster:
         namespace = cluster.namespace
-        lacking = driver_lacks(cluster, settings, start.facts.artifacts, namespace)
-        if lacking:
-            who = f"the service account '{account_of_driver(settings)}' of the namespace '{namespace}'"
-            raise UsageError(f"the driver would run as {who}, which may not {lacking}", fix=DRIVER_FIX)
+        check_rights(cluster, options, start.facts)
         return _create(cluster, options, start, namespace)
+
+
+def check_rights(cluster: Cluster, options: Mapping[str, Any], run: DetachedRun, *, who: str = "the driver") -> None:
+    """`UsageError` where the account of a driver's pod lacks rights, as far as this account may ask."""
+    settings, namespace = KubernetesSettings(**options), cluster.namespace
+    lacking = driver_lacks(cluster, settings, run.artifacts, namespace)
+    if lacking:
+        account = f"the service account '{account_of_driver(settings)}' of the namespace '{namespace}'"
+        raise UsageError(f"{who} would run as {account}, which may not {lacking}", fix=DRIVER_FIX)
 
 
 def _create(cluster: Cluster, options: Mapping[str, Any], start: DriverStart, namespace: str) -> DriverJob:

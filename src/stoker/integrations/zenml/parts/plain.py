@@ -48,7 +48,7 @@ def run_with_accelerate(step: Any = None, /, **arguments: Any) -> Any:
 
 
 class Schedule(SimpleNamespace):
-    """When a pipeline is to run, which cron or CI does here."""
+    """When a pipeline is to run, which `stoker schedule add` does here."""
 
 
 class Tag(SimpleNamespace):
