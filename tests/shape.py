@@ -19,7 +19,8 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     "modules": 607,  # proofs of stacks; ZenML's names by subject, and the migration of whole projects
     "lines of code": 111_500,  # proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names
-    "lines of tests": 114_900,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
+    # A table of distributed failures, each of them made to happen; idioms of ZenML's; what can befall a GPU, in runs.
+    "lines of tests": 115_400,
     "longest file": 870,
     "untyped mappings": 2_060,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
 }
