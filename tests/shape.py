@@ -18,7 +18,9 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
     "modules": 607,  # proofs of stacks; ZenML's names by subject, and the migration of whole projects
-    "lines of code": 111_500,  # proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names
+    # Proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names; what a driver reports of a
+    # step's devices, and slices of them.
+    "lines of code": 111_650,
     "lines of tests": 114_900,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
     "longest file": 870,
     "untyped mappings": 2_060,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them

@@ -354,7 +354,8 @@ def test_a_step_that_runs_on_another_machine(told: Told, tmp_path: Path) -> None
     gone = str(tmp_path / "elsewhere.jsonl")
     told.leased("train", time.time() - 60, devices=[attrs.asdict(DEVICE)], samples=gone, memory=0, fallback="")
     (one,) = told.json()["steps"]
-    assert one["receipt"]["verdict"] == "unknown" and one["receipt"]["devices"][0]["model"] == "H100-80GB/1g.10gb"
+    (device,) = one["receipt"]["devices"]
+    assert (one["receipt"]["verdict"], device["model"], device["slice"]) == ("unknown", "H100-80GB", "1g.10gb")
     assert one["receipt"]["seconds"] >= 60 and one["running"]
     assert "its samples are not on this machine" in told()
     Path(gone).touch()

@@ -2,6 +2,8 @@
  *
  * Lines are "key = value"; a line "[gpu]" begins a GPU and "[slice]" a MIG slice of the GPU above it; what stands before
  * the first is the system's. A question for which the scenario has no answer is "not supported", as with real drivers.
+ * The file is read again whenever it has changed, so that a GPU can be lost, or cut into slices, while somebody looks;
+ * a handle stays the GPU's as long as what stands before it is as long as it was.
  *
  *   system: driver = 535.104.05    cuda = 12020    init = 9 (what nvmlInit returns)    count = 999 (what the count does)
  *           fails_after = 12 (from then on every call is an unknown error)
@@ -12,29 +14,40 @@
  *           mig_fails, count_fails, slice_fails = 999 (what the mode, the count, and numbers without a slice return),
  *           fails = 15 (every call), lost_after = 3 (calls that still work), handle = 15 (what finding it returns)
  *           power (mW), temperature, clock, reasons (bits): each a list like utilisation,
+ *           numa = 1 (the node whose CPUs are nearest),
  *           energy = 1000,500 (mJ at first, and how much more each time it is asked),
  *           pcie = RX,TX (KB/s), counters = RX,TX (bytes more each time it is asked),
  *           bursts = 0,90,0 (the driver's own samples, of which each asking finds three more),
- *           xid = 2:79 (at the second look for events, code 79)
+ *           xid = 2:79 (at the second look for events, code 79), double_bit = 2 (the event of an ECC error, likewise)
  *           remap_pending, remap_failed, retire_pending = 1, ecc_errors = 3 (uncorrected, since the driver was loaded)
- *   slice:  name, uuid, memory, used, process, attributes = GPU_SLICES:COMPUTE_SLICES:MEGABYTES
+ *   slice:  name, uuid, memory, used, process, attributes = GPU_SLICES:COMPUTE_SLICES:MEGABYTES,
+ *           of = 0 (the index of its GPU, for one that does not stand below it)
+ *
+ * With FAKE_GPU_USES, processes that have contexts of fake_cuda.c are listed with their memory, which is in use; and a
+ * GPU whose scenario does not say how much it is used was used if a kernel of theirs ran within the last second. As with
+ * the real one, neither a slice nor a GPU that is cut into slices tells that:
+ * https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceGetUtilizationRates).
  *
  * Compiled with -DWITHOUT_P2P, -DWITHOUT_MIG, -DWITHOUT_PROCESSES_V3, -DWITHOUT_PROCESSES, -DWITHOUT_CUDA_V2,
  * -DWITHOUT_METERS, -DWITHOUT_NEW_REASONS or -DWITHOUT_INIT, it lacks the functions that an old driver lacks.
  */
+#include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 enum { OK = 0, UNINITIALISED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15, UNKNOWN = 999 };
 enum { DEVICES = 64, FIELDS = 32, TEXT = 160 };
 
 struct field { char key[32], value[TEXT]; };
-struct section { struct field fields[FIELDS]; int count, parent, index, calls, asked, turns[8]; };
+struct section { struct field fields[FIELDS]; int count, parent, index, calls, asked, turns[8], followed, told; };
 
 static struct section sections[1 + DEVICES]; /* the first is the system's */
 static int section_count, initialised, calls;
+static struct stat last_read;
 
 static void trim(char *text) {
     char *first = text + strspn(text, " \t\r\n");
@@ -42,12 +55,16 @@ static void trim(char *text) {
     for (size_t length = strlen(text); length && strchr(" \t\r\n", text[length - 1]);) text[--length] = 0;
 }
 
+static struct section *child(int parent, int wanted);
+static const char *get(const struct section *of, const char *key);
+
 static void read_scenario(void) {
     const char *path = getenv("FAKE_NVML_SCENARIO");
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[TEXT];
     int gpus = 0, last_gpu = 0;
-    memset(sections, 0, sizeof sections);
+    if (file) fstat(fileno(file), &last_read);
+    for (int i = 0; i <= DEVICES; i++) sections[i].count = 0;
     section_count = 1;
     while (file && fgets(line, sizeof line, file)) {
         char *equals = strchr(line, '=');
@@ -71,6 +88,22 @@ static void read_scenario(void) {
         }
     }
     if (file) fclose(file);
+    for (int i = 1; i < section_count; i++) {
+        const char *whose = get(&sections[i], "of");
+        struct section *gpu = whose ? child(0, atoi(whose)) : NULL;
+        if (!gpu) continue;
+        sections[i].parent = (int)(gpu - sections);
+        sections[i].index = gpu->index;
+    }
+}
+
+static void read_again_if_changed(void) {
+    const char *path = getenv("FAKE_NVML_SCENARIO");
+    struct stat now;
+    if (!path || stat(path, &now)) return;
+    if (now.st_ino != last_read.st_ino || now.st_size != last_read.st_size || now.st_mtim.tv_sec != last_read.st_mtim.tv_sec ||
+        now.st_mtim.tv_nsec != last_read.st_mtim.tv_nsec)
+        read_scenario();
 }
 
 /* The value of a key, the nth of several; NULL if there is none. */
@@ -88,8 +121,10 @@ static int number(const struct section *of, const char *key) {
 
 /* What any call does first: count itself, and fail if it is time. */
 static int called(void) {
-    const char *after = get(&sections[0], "fails_after");
+    const char *after;
     if (!initialised) return UNINITIALISED;
+    read_again_if_changed();
+    after = get(&sections[0], "fails_after");
     return after && calls++ >= atoi(after) ? UNKNOWN : OK;
 }
 
@@ -126,6 +161,7 @@ static struct section *child(int parent, int wanted) {
 #ifndef WITHOUT_INIT
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
+    memset(sections, 0, sizeof sections);
     read_scenario();
     calls = 0;
     initialised += !number(&sections[0], "init"); /* counted, as the real one does */
@@ -179,12 +215,42 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
     return value && sscanf(value, "%d.%d", major, minor) == 2 ? OK : NOT_SUPPORTED;
 }
 
+struct use { unsigned pid; uint64_t memory; long long busy_until; };
+
+/* The contexts of fake_cuda.c on a device: files UUID.PID in the folder FAKE_GPU_USES. A context ends with its process. */
+static unsigned uses_of(const struct section *of, struct use *into, unsigned room) {
+    const char *path = getenv("FAKE_GPU_USES"), *uuid = get(of, "uuid");
+    DIR *folder = path && uuid ? opendir(path) : NULL;
+    struct dirent *entry;
+    unsigned found = 0;
+    while (folder && found < room && (entry = readdir(folder))) {
+        char name[512];
+        struct use one = {0, 0, 0};
+        FILE *file;
+        int lives;
+        size_t length = strlen(uuid);
+        if (strncmp(entry->d_name, uuid, length) || entry->d_name[length] != '.') continue;
+        one.pid = (unsigned)atoi(entry->d_name + length + 1);
+        snprintf(name, sizeof name, "/proc/%u/cmdline", one.pid);
+        lives = (file = fopen(name, "r")) && fgetc(file) != EOF; /* a zombie has none */
+        if (file) fclose(file);
+        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
+        if (!lives || !(file = fopen(name, "r"))) continue;
+        if (fscanf(file, "%lu %lld", &one.memory, &one.busy_until) == 2) into[found++] = one;
+        fclose(file);
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
 int nvmlDeviceGetMemoryInfo(void *handle, uint64_t *into) { /* total, free, used */
     DEVICE
     const char *total = get(of, "memory"), *used = get(of, "used");
+    struct use uses[DEVICES];
     if (!total) return NOT_SUPPORTED;
     into[0] = strtoull(total, NULL, 10);
     into[2] = used ? strtoull(used, NULL, 10) : 0;
+    for (unsigned i = uses_of(of, uses, DEVICES); i > 0; i--) into[2] += uses[i - 1].memory;
     into[1] = into[0] - into[2];
     return OK;
 }
@@ -192,7 +258,17 @@ int nvmlDeviceGetMemoryInfo(void *handle, uint64_t *into) { /* total, free, used
 int nvmlDeviceGetUtilizationRates(void *handle, unsigned *into) { /* GPU, memory */
     DEVICE
     const char *value = get(of, "utilisation"), *comma;
-    if (!value) return NOT_SUPPORTED;
+    struct use uses[DEVICES];
+    struct timespec now;
+    if (!value && (!getenv("FAKE_GPU_USES") || of->parent || number(of, "mig"))) return NOT_SUPPORTED;
+    if (!value) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        into[0] = 0;
+        for (unsigned i = uses_of(of, uses, DEVICES); i > 0; i--)
+            if (uses[i - 1].busy_until + 1000 > now.tv_sec * 1000LL + now.tv_nsec / 1000000) into[0] = 97;
+        into[1] = into[0] / 2;
+        return OK;
+    }
     for (int i = 0; i < of->asked && (comma = strchr(value, ',')); i++) value = comma + 1;
     of->asked++;
     into[0] = (unsigned)atoi(value);
@@ -213,6 +289,15 @@ int nvmlDeviceGetP2PStatus(void *handle, void *peer, int capability, int *status
 }
 #endif
 
+int nvmlDeviceGetMemoryAffinity(void *handle, unsigned size, unsigned long *into, unsigned scope) {
+    DEVICE
+    if (!get(of, "numa")) return NOT_SUPPORTED;
+    if (!size || scope > 1) return INVALID;
+    memset(into, 0, size * sizeof *into);
+    into[0] = 1UL << number(of, "numa");
+    return OK;
+}
+
 #ifndef WITHOUT_MIG
 int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
     DEVICE
@@ -222,7 +307,7 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
     DEVICE
-    *count = 7;
+    *count = number(of, "mig") ? 7 : 0;
     return number(of, "count_fails");
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **found) {
@@ -256,14 +341,17 @@ static unsigned step(void) {
 
 static int processes(void *handle, unsigned *count, struct process *into) {
     DEVICE
-    unsigned found = 0;
+    unsigned found = 0, here;
     const char *value;
+    struct use uses[DEVICES];
+    here = uses_of(of, uses, DEVICES);
     while (nth(of, "process", (int)found)) found++;
-    if (found > *count) {
-        *count = found;
+    if (found + here > *count) {
+        *count = found + here;
         return TOO_SMALL;
     }
     unsigned there = 0;
+    for (; there < here; there++) into[there] = (struct process){uses[there].pid, uses[there].memory, UINT32_MAX, UINT32_MAX};
     for (unsigned i = 0; i < found && (value = nth(of, "process", (int)i)); i++) {
         const char *colon = strchr(value, ':');
         unsigned pid = strncmp(value, "STEP", 4) ? (unsigned)atoi(value) : step();
@@ -394,25 +482,38 @@ int nvmlDeviceGetSamples(void *handle, int kind, unsigned long long seen, int *t
 
 struct event { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; };
 static int looks;
-int nvmlEventSetCreate(void **set) { *set = &looks; return called(); }
+int nvmlEventSetCreate(void **set) {
+    *set = &looks;
+    for (int i = 0; i <= DEVICES; i++) sections[i].followed = 0;
+    return called();
+}
 int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *into) {
     DEVICE
-    *into = 8; /* critical errors (XID) */
-    return get(of, "xid") ? OK : NOT_SUPPORTED;
+    *into = 8 | 2; /* critical errors (XID), errors of two bits */
+    return of->parent ? NOT_SUPPORTED : OK;
 }
 int nvmlDeviceRegisterEvents(void *handle, unsigned long long kinds, void *set) {
     DEVICE
-    return kinds == 8 && set == &looks ? OK : INVALID;
+    if (!kinds || kinds & ~10ULL || set != &looks) return INVALID;
+    of->followed = (int)kinds;
+    return OK;
 }
 int nvmlEventSetWait_v2(void *set, struct event *into, unsigned milliseconds) {
     int failed = called();
     (void)milliseconds;
     if (failed || set != &looks) return failed ? failed : INVALID;
     for (int i = 1; i < section_count; i++) {
-        int at = 0, code = 0;
-        const char *value = get(&sections[i], "xid");
-        if (value && sscanf(value, "%d:%d", &at, &code) == 2 && ++sections[i].turns[LOOKS] == at) {
-            *into = (struct event){&sections[i], 8, (unsigned)code, UINT32_MAX, UINT32_MAX};
+        struct section *of = &sections[i];
+        int at = 0, code = 0, look = of->followed ? ++of->turns[LOOKS] : 0;
+        const char *xid = get(of, "xid"), *bits = get(of, "double_bit");
+        if (of->followed & ~of->told & 8 && xid && sscanf(xid, "%d:%d", &at, &code) == 2 && look >= at) {
+            of->told |= 8;
+            *into = (struct event){of, 8, (unsigned)code, UINT32_MAX, UINT32_MAX};
+            return OK;
+        }
+        if (of->followed & ~of->told & 2 && bits && look >= atoi(bits)) {
+            of->told |= 2;
+            *into = (struct event){of, 2, 0, UINT32_MAX, UINT32_MAX};
             return OK;
         }
     }

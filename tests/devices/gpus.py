@@ -5,10 +5,12 @@ What they answer stands in two files, see fake_nvml.c and fake_cuda.c; a torch t
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from pathlib import Path
 
+import attrs
 from tests.devices.conftest import compiled
 from tests.devices.test_compat import TWO, UUIDS, VERSION, distribution, fake_cuda, package
 
@@ -84,3 +86,96 @@ class Gpus:
         (self.site / "torch/__init__.py").write_text(body)
         distribution(self.site, "torch", version)
         return self
+
+
+@attrs.frozen
+class Gpu:
+    """A GPU of a `Rig`, with lines for what else NVML says of it; with slices (profile, UUID, bytes) in MIG mode."""
+
+    uuid: str
+    lines: str = ""
+    slices: tuple[tuple[str, str, int], ...] | None = None
+    name: str = "NVIDIA H100 80GB HBM3"
+
+
+def gpus_of(count: int, *lines: str) -> list[Gpu]:
+    """Some GPUs, the first of them with these lines."""
+    more = [*lines, *[""] * count][:count]
+    return [Gpu(f"GPU-{number:08x}-0000-4000-8000-000000000000", text) for number, text in enumerate(more, 1)]
+
+
+class Rig(Gpus):
+    """GPUs on which something happens only if a process uses them through CUDA's library, as `CUDA` does: contexts,
+    memory and work of real processes are what NVML tells. What is changed is seen at once by whoever looks.
+    """
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "FAKE_GPU_USES": str(self.folder / "uses")}
+
+    def holds(
+        self, *gpus: Gpu, driver: str = "580.95.05", number: int = 13000, cuda: str = "", memory: int = 80 * GB
+    ) -> Rig:
+        """Let the machine have these GPUs; `cuda` are more lines for CUDA's library."""
+        (self.folder / "uses").mkdir(exist_ok=True)
+        parts, visible, slices = [f"driver = {driver}\ncuda = {number}\n"], [], []
+        for index, gpu in enumerate(gpus):
+            mig = f"mig = {int(gpu.slices is not None)}\n"
+            text = f"name = {gpu.name}\nuuid = {gpu.uuid}\nmemory = {memory}\ncapability = 9.0\nused = {GB // 2}\n"
+            parts.append(f"[gpu]\n{gpu.lines}\n{text}{mig}")
+            for profile, uuid, size in gpu.slices or ():
+                slices.append(
+                    f"[slice]\nof = {index}\nname = {gpu.name} MIG {profile}\nuuid = {uuid}\nmemory = {size}\n"
+                )
+                visible.append(uuid)
+            visible += [gpu.uuid] if gpu.slices is None else []
+        uuids = "".join(f"uuid = {uuid}\n" for uuid in visible)
+        for name, scenario in (
+            ("cuda", f"version = {number}\nmemory = {memory}\n{uuids}{cuda}\n"),
+            ("nvml", "".join([*parts, *slices])),
+        ):
+            (self.folder / f"{name}.new").write_text(scenario)
+            os.replace(self.folder / f"{name}.new", self.folder / name)
+        return self
+
+
+CUDA = """
+    import ctypes
+    import time
+
+
+    class Cuda:
+        \"\"\"The first device that this process sees, used as a framework does.\"\"\"
+
+        def __init__(self):
+            self.library = ctypes.CDLL("libcuda.so.1")
+            device, context, digits = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * 16)()
+            self.call("cuInit", 0)
+            self.call("cuDeviceGet", ctypes.byref(device), 0)
+            self.call("cuDeviceGetUuid_v2", digits, device)
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self.call("cuCtxSetCurrent", context)
+            self.digits = bytes(digits).hex()
+
+        def call(self, name, *arguments):
+            number = getattr(self.library, name)(*arguments)
+            if number:
+                text = ctypes.c_char_p()
+                self.library.cuGetErrorString(number, ctypes.byref(text))
+                raise RuntimeError(f"CUDA error: {text.value.decode()}")
+
+        def take(self, size):
+            self.call("cuMemAlloc_v2", ctypes.byref(ctypes.c_ulonglong()), ctypes.c_size_t(size))
+
+        def used(self):
+            free, size = ctypes.c_size_t(), ctypes.c_size_t()
+            self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(size))
+            return size.value - free.value
+
+        def work(self, seconds):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                self.call("cuLaunchKernel", None, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+                self.call("cuCtxSynchronize")
+"""
+"""A module that uses a device through CUDA's library."""

@@ -164,6 +164,19 @@ def test_linked_devices_are_preferred() -> None:
     assert Line(cube).holds("x", 0).asks("a", claim(4)).decided() == [[4, 5, 6, 7]]
 
 
+def test_near_devices_are_preferred_among_equals() -> None:
+    """Eight H100 are joined all to all by NVSwitch, four next to each of two processors."""
+    every = [(a, b) for a in range(8) for b in range(a + 1, 8)]
+    joined = pairs(machine("8xH100"), *every)
+    switched = tuple(attrs.evolve(device, numa=number % 2) for number, device in enumerate(joined))
+    assert Line(joined).asks("a", claim(2)).decided() == [[0, 1]]
+    assert Line(switched).asks("a", claim(2)).decided() == [[0, 2]]
+    assert Line(switched).holds("x", 0, 2).asks("a", claim(4)).decided() == [[1, 3, 5, 7]]
+    assert Line(switched).holds("x", 0, 1).asks("a", claim(4)).decided() == [[2, 3, 4, 6]]
+    bridged = pairs(switched, (0, 1), (2, 3))
+    assert Line(bridged).asks("a", claim(2)).decided() == [[0, 1]], "a link goes before nearness"
+
+
 def test_one_model_is_preferred_and_one_vendor_demanded() -> None:
     assert Line(machine("1xA10,1xL4,2xT4")).asks("a", claim(2)).decided() == [[2, 3]]
     assert Line(machine("1xA10,1xL4,2xT4")).holds("x", 2).asks("a", claim(3)).decided() == [[0, 1, 3]]

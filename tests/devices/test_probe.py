@@ -72,7 +72,7 @@ def codes(found: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def test_gpus(machine: Any) -> None:
-    found = machine.nvml(H100S + T4).probe()
+    found = machine.nvml(f"{H100S}numa = 1\n{T4}").probe()
     assert (found["driver"], found["cuda"], found["findings"]) == ("535.104.05", [12, 2], [])
     first, *_, last = found["devices"]
     assert first == {
@@ -86,12 +86,14 @@ def test_gpus(machine: Any) -> None:
         "slice": "",
         "parent": "",
         "links": ["GPU-1111", "GPU-2222", "GPU-3333"],
+        "numa": None,
         "simulated": False,
         "exclusive": True,
         "fault": "",
         "weakness": "",
     }
     assert (last["model"], last["index"], last["links"]) == ("T4", 4, [])
+    assert [device["numa"] for device in found["devices"]] == [None, None, None, 1, None]
     assert found["processes"] == []
 
 

@@ -65,6 +65,10 @@ def test_a_device_that_did_nothing_is_idle_also_beside_one_that_worked() -> None
 def test_work_of_others_is_not_the_steps() -> None:
     assert receipt_of(samples(*utilised(0, 90, 90, 90, n=0))).verdict == "idle"
     assert "by others" in receipt_of(samples(*utilised(0, 90, 90, 90, n=0))).evidence[0]
+    # Processes are looked for once a second, however often the device is sampled.
+    rows = [row if number in (0, 3) else {**row, "n": None} for number, row in enumerate(utilised(0, 90, 90, 90, n=0))]
+    receipt = receipt_of(samples(*rows))
+    assert receipt.verdict == "unknown" and receipt.evidence[0].endswith("was seen there in 2 looks")
     assert receipt_of(samples(*utilised(0, 90, n=0))).verdict == "unknown"  # too few to have seen a short process
     assert receipt_of(samples(*utilised(0, 90, 90, 90, n=1))).verdict == "used"
 

@@ -559,14 +559,6 @@ def test_a_device_that_stays_idle(script: Any, gpus: Gpus) -> None:
     assert "idle: 1 × H100" in said and "!" not in said
 
 
-def test_a_step_on_a_device_that_it_does_not_hold(script: Any, gpus: Gpus) -> None:
-    gpus.answer("utilisation = 0\n", WORKS)
-    said = ran(script, "using", env=gpus.environment)
-    receipt = script["using"].steps["user"].receipt
-    assert receipt.verdict == "wrong-device" and UUIDS[1] in receipt.evidence[0]
-    assert f"! user: its processes computed on {UUIDS[1]}, which it does not hold" in said
-
-
 def test_an_idle_device_fails_a_step_that_wants_it(script: Any, gpus: Gpus) -> None:
     gpus.answer(IDLES)
     said = ran(script, "idle_fails", env=gpus.environment, code=1)
@@ -608,11 +600,6 @@ def refused(lab: Any, gpus: Gpus, cause: str, *said: str) -> None:
 def test_the_gate_finds_no_device(script: Any, gpus: Gpus) -> None:
     gpus.answer(cuda="init = 100\n")
     refused(script, gpus, "no-gpu", "(asked for: 1 GPU)", "fix: ")  # the sentence is another one in a container
-
-
-def test_the_gate_finds_a_driver_too_old(script: Any, gpus: Gpus) -> None:
-    gpus.answer(driver="535.104.05", number=12020)
-    refused(script, gpus, "driver-too-old", "driver 535.104.05 (CUDA 12.2) is too old for torch 2.9.0+cu130", "pip")
 
 
 def test_the_gate_finds_a_build_for_the_cpu(script: Any, gpus: Gpus) -> None:

@@ -225,6 +225,32 @@ def test_another_device(place: Place) -> None:
     refused(place.opened(), status.NO_GPU, f"{UUIDS[1]} was leased, and is not among")
 
 
+SLICES = tuple(f"MIG-{digit * 8}-2222-3333-4444-555555555555" for digit in "67")
+
+
+def test_slices_are_proved_one_by_one(place: Place) -> None:
+    """CUDA shows a process the first one only."""
+    place.variables["CUDA_VISIBLE_DEVICES"] = ",".join(SLICES)
+    place.cuda("version = 13000\n" + "".join(f"uuid = {uuid}\n" for uuid in SLICES))
+    both = "".join(f"[slice]\nuuid = {uuid}\nname = H100 MIG 1g.10gb\nmemory = {10 * GB}\n" for uuid in SLICES)
+    system = "driver = 580.95.05\ncuda = 13000\n"
+    place.nvml(system, f"mig = 1\n{both}")
+    (whole, _), part = place.document()["devices"], {"slice": "1g.10gb", "parent": UUIDS[0], "memory": 10 * GB}
+    devices = [{**whole, **part, "uuid": uuid} for uuid in SLICES]
+    facts = place.opened(devices=devices)["facts"]
+    assert facts["devices"] == "2 visible, as leased, each to a process of its own"
+    assert facts["memory"] == "10 GB free on the fullest"
+    leased = f"slice 1g.10gb of GPU 0 (H100, {SLICES[1]}) was leased, and it "
+    # The second one is destroyed, and another made; then MIG mode ends.
+    place.cuda(f"version = 13000\nuuid = {SLICES[0]}\n")
+    place.nvml(system, "mig = 1\n" + both.replace(SLICES[1], SLICES[1].replace("7", "8")))
+    refused(place.opened(devices=devices), status.NO_GPU, f"{leased}is cut into 1g.10gb, 1g.10gb now; ", "again")
+    place.cuda(f"version = 13000\nuuid = {UUIDS[0]}\n")
+    place.nvml(system, "mig = 0")
+    gone = leased.replace(SLICES[1], SLICES[0])
+    refused(place.opened(devices=devices), status.NO_GPU, f"{gone}is not in MIG mode any more; ", "CUDA error 100")
+
+
 @pytest.mark.parametrize("number", [803, 802, 804, 999, 100, 46])
 def test_a_driver_that_does_not_start(number: int, place: Place) -> None:
     from stoker.vendors.nvidia.gate import RESULTS

@@ -19,7 +19,7 @@ from stoker.worker.signatures import (
     find_signature,
     general,
 )
-from stoker.worker.xids import XIDS, of_xid, xid_in
+from stoker.worker.xids import XIDS, of_xid, reported, xid_in
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
 RAISED: dict[str, list[str]] = WORDS["raised"]
@@ -151,6 +151,42 @@ def test_the_gravest_xid_is_told() -> None:
     found = xid_in(lines)
     assert found is not None and found[0].name == "xid-79" and found[1] == lines[2]
     assert xid_in(lines[1:2]) is None
+
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize(
+    ("events", "name", "said"),
+    [
+        ([{"failed": UUID, "why": "GPU is lost"}, {"xid": 79, "uuid": UUID}], "xid-79", f"Xid 79 of {UUID}"),
+        ([{"xid": 13, "uuid": UUID}, {"ecc": UUID}], "ecc", f"a memory error of {UUID} that cannot be corrected"),
+        ([{"failed": UUID, "why": "GPU requires reset"}], "gpu-lost", f"of {UUID}: GPU requires reset"),
+        ([{"xid": 63, "uuid": UUID}, {"failed": UUID, "why": "Unknown Error"}, {"strays": [UUID]}], "", ""),
+    ],
+)
+def test_what_the_driver_reported_of_a_steps_devices(events: list[Any], name: str, said: str) -> None:
+    found = reported(events)
+    assert ("" if found is None else found[0].name) == name
+    assert found is None or found[1].endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (StepError(type="RuntimeError", message="CUDA error: unknown error"), "gpu-hardware"),
+        (StepError(type="torch.AcceleratorError", message="CUDA error: unspecified launch failure"), "gpu-hardware"),
+        (StepError(type="torch.distributed.DistBackendError", message="NCCL error: remote"), "gpu-hardware"),
+        # The GPU may have failed, and the step all the same by itself.
+        (StepError(type="KeyError", message="'learning_rate'"), "user-error"),
+        (StepError(type="torch.OutOfMemoryError", message="CUDA out of memory."), "gpu-oom"),
+    ],
+)
+def test_a_device_that_failed_explains_an_error_of_cudas(error: StepError, cause: str) -> None:
+    lost = reported([{"xid": 79, "uuid": UUID}])
+    explained = explain_failure(error, (), Ending(cause="user-error", driver=lost))
+    assert (explained.cause, UUID in explained.evidence) == (cause, cause == "gpu-hardware")
+    assert explain_failure(error, (), Ending(cause="user-error")).cause != "gpu-hardware"
 
 
 def test_patterns_are_compiled_when_they_are_needed() -> None:

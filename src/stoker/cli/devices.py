@@ -39,7 +39,7 @@ from stoker.report.streams import control, echo, say, unpainted, write
 from stoker.report.top import draw
 from stoker.worker.survivors import process_text
 
-HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased to", "used by", "uuid", "name")
+HEADERS = ("index", "model", "slice", "memory", "capability", "links", "numa", "leased to", "used by", "uuid", "name")
 """The longest last, since a narrow terminal cuts lines off."""
 
 
@@ -140,6 +140,7 @@ def _row(device: Device, inventory: Inventory, users: Sequence[Process], ledger:
         memory_text(device.memory) if device.memory else "",
         version_text(device.capability),
         ",".join(index[uuid] for uuid in device.links if uuid in index),
+        "" if device.numa is None else str(device.numa),
         short(", ".join(_lessee(entry) for entry in ledger if device.uuid in entry.devices)),
         short(", ".join(_user(user) for user in users)),
         device.uuid,

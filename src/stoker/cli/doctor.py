@@ -44,7 +44,7 @@ from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
 from stoker.vendors.builds import hardware_of
-from stoker.vendors.registry import VENDORS, unfit
+from stoker.vendors.registry import VENDORS, by_vendor, unfit
 
 NEEDED: Final = ("attrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "psutil", "pyyaml")
 OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "matplotlib", "psycopg")
@@ -249,7 +249,19 @@ def accelerators() -> Iterator[Check]:
             problem=f"{what} ({finding.why})" if bad else "",
             fix=finding.fix,
         )
+    yield from _counted_faults(inventory)
     yield from frameworks(inventory)
+
+
+def _counted_faults(inventory: Inventory) -> Iterator[Check]:
+    """Checks of the devices whose driver has counted errors of memory, for which a health check would refuse them."""
+    for vendor, devices in by_vendor(one for one in inventory.devices if not one.simulated).items():
+        faults = vendor.health(devices).faults
+        for device in devices:
+            if device.uuid in faults:
+                fix = "keep steps off it until then: health_check=quick refuses it, and tries the next"
+                found = f"{device.model} {device.index} ({device.uuid})"
+                yield Check(name="health", found=found, problem=faults[device.uuid], fix=fix)
 
 
 def frameworks(inventory: Inventory) -> Iterator[Check]:

@@ -104,7 +104,7 @@ def receipt(document: Mapping[str, Any]) -> str:
     rows = [
         (
             escape(words.device_name(use)),
-            escape(use.model),
+            escape(words.model_text(use)),
             words.percent_text(use.utilization_mean),
             words.percent_text(use.utilization_peak),
             words.memory_of_text(use.memory_peak, use.memory),

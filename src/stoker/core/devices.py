@@ -42,6 +42,8 @@ class Device:
     """The UUID of the GPU that a slice is cut from."""
     links: tuple[str, ...] = ()
     """UUIDs of devices that a fast link (NVLink, xGMI) joins it to."""
+    numa: int | None = None
+    """The NUMA node of the CPUs and memory that are nearest to it; None where the driver does not tell."""
     simulated: bool = False
     """Whether it is pretended (`STOKER_SIMULATE`)."""
     fault: str = ""

@@ -35,8 +35,9 @@ class Use:
 
     Utilisation in percent of time in which a kernel ran (NVML's definition), memory in bytes, power in watts, energy in
     joules, temperature in °C, clock in MHz (of the multiprocessors), PCIe in bytes per second, shares of time from 0 to
-    1, the rest in seconds. `memory_peak` counts everybody on the device, `own_memory_peak` the step's processes only.
-    `throttled` maps a reason ("thermal", "power cap", …) to the share of samples in which it held.
+    1, the rest in seconds. `slice` is the MIG profile; empty for a whole device. `memory_peak` counts everybody on the
+    device, `own_memory_peak` the step's processes only. `throttled` maps a reason ("thermal", "power cap", …) to the
+    share of samples in which it held.
     """
 
     uuid: str
@@ -44,6 +45,7 @@ class Use:
     index: int
     model: str
     memory: int
+    slice: str = ""
     simulated: bool = False
     samples: int = 0
     utilization_mean: float | None = None
@@ -208,7 +210,7 @@ def summary_of(receipts: Sequence[Receipt]) -> str:
 def devices_text(uses: Iterable[Use]) -> str:
     """The devices by model: "2 × H100-80GB, 1 × L4 (simulated)"; one that occurs twice is counted once."""
     by_uuid = {use.uuid: use for use in uses}
-    counts = Counter(use.model for use in by_uuid.values())
+    counts = Counter(map(model_text, by_uuid.values()))
     simulated = " (simulated)" if by_uuid and all(use.simulated for use in by_uuid.values()) else ""
     return ", ".join(f"{count} × {model}" for model, count in counts.items()) + simulated
 
@@ -222,8 +224,18 @@ def verdicts_text(receipts: Sequence[Receipt]) -> str:
 
 
 def device_name(use: Use) -> str:
-    """`"GPU 0"` for a person; an accelerator that is none is called by its kind."""
-    return f"{KINDS.get(use.kind, use.kind)} {use.index}"
+    """`"GPU 0"` for a person; an accelerator that is none is called by its kind, one of a GPU's slices by its UUID."""
+    return number_of(use) if use.slice else f"{KINDS.get(use.kind, use.kind)} {use.index}"
+
+
+def number_of(use: Use) -> str:
+    """What tells a device from others of its model: `"0"`, or the beginning of a slice's UUID (`"MIG-5c2f3a10"`)."""
+    return use.uuid[:12] if use.slice and not use.simulated else str(use.index)
+
+
+def model_text(use: Use) -> str:
+    """`"H100"`, or `"A100-80GB/1g.10gb"`."""
+    return f"{use.model}/{use.slice}" if use.slice else use.model
 
 
 KINDS: Final = {

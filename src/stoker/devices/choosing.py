@@ -5,8 +5,9 @@ The rules:
 * A claim is for whole devices, each held by one attempt alone, or with `share` for a part of one's memory. A MIG slice
   is a device of its own. A device that cannot be held alone (`exclusive=False`) goes to every claim.
 * A claim without choices gets whole devices, and one slice only on a machine on which nothing else is: CUDA shows a
-  process one slice at a time (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#cuda-visible-devices).
-* The devices of a claim are of one vendor, of one model if possible, and joined by fast links as far as possible.
+  process one slice at a time (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html#cuda-device-enumeration).
+* The devices of a claim are of one vendor, of one model if possible, joined by fast links as far as possible, and among
+  equals next to the same CPUs (one NUMA node).
 * First come, first served, for choices too: the first that is free now, else the one that is free first. A waiting
   claim reserves every device that it could use against later claims, so that small claims do not starve a big one.
   It reserves no device that the end of all leases would not free, because other processes fill it.
@@ -14,6 +15,7 @@ The rules:
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Final, Iterable, Mapping, Sequence
 
@@ -28,6 +30,9 @@ SLACK: Final = 2**30
 SLACK_PART: Final = 0.1
 """Bytes, and the part of a device's memory: other processes with more than the smaller of the two fill a device. An
 empty context of CUDA takes 300 to 600 MB, as in an idle notebook or MPS server; a process with more computes."""
+SAME_NODE: Final = 2**-12
+"""What two devices on one NUMA node count for beside two that are linked, which count 1: all pairs of a set together
+count less."""
 SEEDS: Final = 32
 """Devices from which sets of linked devices are grown; real machines have 16 at most."""
 
@@ -368,7 +373,8 @@ def _in_use_text(strangers: Sequence[Occupant]) -> str:
 
 
 def best(devices: Sequence[Device], count: int, *, tight: bool = False) -> tuple[Device, ...]:
-    """`count` of some free devices: of one model, with the most links among them, and the fewest links to others.
+    """`count` of some free devices: of one model, with the most links among them, then the most pairs on one NUMA node,
+    and the fewest links to others.
 
     `tight` prefers devices with less memory, for a claim that says how much it needs. Ties go to the first in order. At
     least one vendor must have `count` devices.
@@ -393,29 +399,35 @@ def best(devices: Sequence[Device], count: int, *, tight: bool = False) -> tuple
     return tuple(sorted(choice[1], key=lambda one: position[one.uuid]))
 
 
-def _most_linked(devices: Sequence[Device], count: int) -> tuple[int, list[Device]]:
-    """(number of linked pairs, the devices) of the best set among those grown from each device.
+def _most_linked(devices: Sequence[Device], count: int) -> tuple[float, list[Device]]:
+    """(what the pairs inside count for, the devices) of the best set among those grown from each device.
 
     Begins with devices that have the fewest free neighbours, so that the remaining ones stay linked.
     """
     free = {device.uuid for device in devices}
-    links = {device.uuid: free.intersection(device.links) - {device.uuid} for device in devices}
-    order = sorted(devices, key=lambda device: len(links[device.uuid]))
-    degrees = sorted((min(len(members), count - 1) for members in links.values()), reverse=True)
-    most = sum(degrees[:count]) // 2
-    choice: tuple[int, list[Device]] = (-1, [])
+    near: dict[str, dict[str, float]] = {
+        device.uuid: dict.fromkeys(free.intersection(device.links) - {device.uuid}, 1.0) for device in devices
+    }
+    order = sorted(devices, key=lambda device: len(near[device.uuid]))
+    for node in {device.numa for device in devices if device.numa is not None}:
+        there = [device.uuid for device in devices if device.numa == node]
+        for one, other in itertools.permutations(there, 2):
+            near[one][other] = near[one].get(other, 0.0) + SAME_NODE
+    nearest = [sum(sorted(others.values(), reverse=True)[: count - 1]) for others in near.values()]
+    most = sum(sorted(nearest, reverse=True)[:count]) / 2
+    choice: tuple[float, list[Device]] = (-1.0, [])
     for seed in order[:SEEDS]:
-        members, inside = [seed], 0
-        ties = {device.uuid: int(device.uuid in links[seed.uuid]) for device in order if device is not seed}
+        members, inside = [seed], 0.0
+        ties = {device.uuid: near[seed.uuid].get(device.uuid, 0.0) for device in order if device is not seed}
         rest = {device.uuid: device for device in order if device is not seed}
         while len(members) < count:
             # max takes the first of equals: the one with the fewest free neighbours.
-            nearest = max(rest, key=lambda uuid: ties[uuid])
-            inside += ties[nearest]
-            members.append(rest.pop(nearest))
-            for uuid in links[nearest]:
+            best_of_rest = max(rest, key=lambda uuid: ties[uuid])
+            inside += ties[best_of_rest]
+            members.append(rest.pop(best_of_rest))
+            for uuid, more in near[best_of_rest].items():
                 if uuid in rest:
-                    ties[uuid] += 1
+                    ties[uuid] += more
         if inside > choice[0]:
             choice = (inside, members)
         if inside >= most:

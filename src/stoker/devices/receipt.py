@@ -11,8 +11,9 @@ from typing import Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 import attrs
 
 from stoker.core.accelerators import MODELS
-from stoker.core.receipt import Receipt, Use, Verdict
+from stoker.core.receipt import Receipt, Use, Verdict, model_text, number_of
 from stoker.core.resources import ResourceSettings
+from stoker.core.words import count_text
 from stoker.devices.idleness import has_worked, sentence, span
 from stoker.devices.samples import Samples, cores, longest_idle, processes_on, read, tracks, use_of
 
@@ -118,7 +119,8 @@ def _verdict_of(samples: Samples, uses: Sequence[Use], fallback: str) -> tuple[V
 def _device_verdict(samples: Samples, use: Use) -> tuple[Verdict, str]:
     """One device's verdict and the evidence for it."""
     name, below = label(use), f"{samples.idle_below:g} %"
-    process_count = processes_on(samples, use.uuid)
+    counts = processes_on(samples, use.uuid)
+    process_count = max(counts, default=None)
     if not use.samples:
         return "unknown", f"{name}: there is no sample of it"
     if use.utilization_peak is None:
@@ -130,10 +132,11 @@ def _device_verdict(samples: Samples, use: Use) -> tuple[Verdict, str]:
             return "unknown", f"{peak}; {ran}"
         return "idle", f"{peak}, never {below} or more, in {use.samples} samples{_context(use, process_count)}"
     if process_count == 0:
-        # Short-lived processes may run between two samples, so that a few samples prove nothing.
-        if use.samples < 3:
-            return "unknown", f"{peak}, but none of the step's processes was seen there in {use.samples} samples"
-        return "idle", f"{peak}, but by others: none of the step's processes was there in {use.samples} samples"
+        # Processes may run between two looks, of which the first and the last are before and after them.
+        looks = count_text(len(counts), "look")
+        if len(counts) < 3:
+            return "unknown", f"{peak}, but none of the step's processes was seen there in {looks}"
+        return "idle", f"{peak}, but by others: none of the step's processes was there in {looks}"
     mean = f", {use.utilization_mean:.0f} % on average" if use.utilization_mean is not None else ""
     return "used", f"{peak}{mean}{_context(use, process_count)}"
 
@@ -212,8 +215,8 @@ def advice(
 
 
 def label(use: Use) -> str:
-    """A device for a person: "A100-80GB 0"."""
-    return f"{use.model or use.kind} {use.index}"
+    """A device for a person: "A100-80GB 0", "A100-80GB/1g.10gb MIG-5c2f3a10"."""
+    return f"{model_text(use) or use.kind} {number_of(use)}"
 
 
 def gigabytes(size: float) -> str:

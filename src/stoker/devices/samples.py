@@ -252,6 +252,7 @@ def use_of(samples: Samples, device: Line) -> Use:
         index=int(device.get("index", 0)),
         model=str(device.get("model", "")),
         memory=int(device.get("memory", 0)),
+        slice=str(device.get("slice", "")),
         simulated=samples.simulated or bool(device.get("simulated")),
         samples=len(rows),
         utilization_mean=_mean_over_time(rows, "u", timed=True),
@@ -278,10 +279,11 @@ def longest_idle(samples: Samples) -> float:
     return _longest(samples, [str(device["uuid"]) for device in samples.devices])
 
 
-def processes_on(samples: Samples, uuid: str) -> int | None:
-    """The most of the step's processes that were on a device at once; None where the driver does not report them."""
-    counts = [int(row["n"]) for _, _, row in samples.of(uuid) if row is not None and row.get("n") is not None]
-    return max(counts, default=None)
+def processes_on(samples: Samples, uuid: str) -> list[int]:
+    """How many of the step's processes were on a device, each time that its processes were listed: once a second at
+    most, however often it is sampled. Empty where the driver does not report them.
+    """
+    return [int(row["n"]) for _, _, row in samples.of(uuid) if row is not None and row.get("n") is not None]
 
 
 def _longest(samples: Samples, uuids: list[str]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 import zlib
-from typing import Any, Callable, Collection, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Collection, Final, Mapping, Sequence
 
 import attrs
 
@@ -28,6 +28,10 @@ from stoker.engine.events import TaskSpec
 from stoker.engine.execution import StepExecution
 from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explain_failure
 from stoker.worker.kernel import KernelLog, OomKills
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
+    from stoker.worker.signatures import Signature
 
 OBSERVED: Final = ("cause", "message", "attempt", "receipt", "warning")
 """The facts of a settled step that observers get, where it has them."""
@@ -125,6 +129,7 @@ def attempt_facts(
         message=status.message,
         code=None if by_signal else code,
         signal=-code if code is not None and by_signal else None,
+        driver=_driver_report(status.lease),
     )
     message = error.message or status.message
     if execution.ending:
@@ -151,6 +156,17 @@ def attempt_facts(
         "message": message,
         "error": {**to_json(error), **document, "retryable": explanation.retryable},
     }
+
+
+def _driver_report(lease: Lease | None) -> tuple[Signature, str] | None:
+    """What the driver reported of an attempt's devices, as far as a monitor's samples can be read from here."""
+    if lease is None or lease.simulated or not lease.held:
+        return None
+    from stoker.devices import samples  # only for steps with devices, as the next one
+    from stoker.worker import xids
+
+    nodes = [one for one in (lease, *lease.others) if one.samples]
+    return xids.reported(event for one in nodes for event in samples.read(one.samples).events)
 
 
 def last_words(facts: Mapping[str, Any]) -> list[LogLine]:

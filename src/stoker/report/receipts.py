@@ -168,8 +168,9 @@ def _unmeasured_use(device: Device) -> Use:
         uuid=device.uuid,
         kind=device.kind,
         index=device.index,
-        model=f"{device.model}/{device.slice}" if device.slice else device.model,
+        model=device.model,
         memory=device.memory,
+        slice=device.slice,
         simulated=device.simulated,
     )
 
@@ -285,7 +286,7 @@ def _uuid(use: Use) -> str:
 
 DEVICE_ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
     ("", words.device_name),
-    ("model", lambda use: use.model),
+    ("model", words.model_text),
     ("utilisation", lambda use: words.percent_text(use.utilization_mean)),
     ("  peak", lambda use: words.percent_text(use.utilization_peak)),
     ("idle", lambda use: words.percent_text(None if use.idle is None else use.idle * 100)),

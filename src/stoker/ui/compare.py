@@ -14,6 +14,7 @@ from stoker.client.metrics import Metrics
 from stoker.client.variants import Choice, Variant, chosen_variants
 from stoker.core.errors import UsageError
 from stoker.core.plan import Plan
+from stoker.core.receipt import model_text
 from stoker.core.words import number_text, time_text
 from stoker.plan.plandoc import given_settings
 from stoker.report.figures import MOST, View, comparison, variants_part
@@ -139,7 +140,7 @@ def _charts(runs: Mapping[str, Logged]) -> Iterator[Html]:
 
 def _verdicts(run: Run) -> dict[str, str]:
     return {
-        key: f"{receipt.verdict}, {', '.join(sorted({use.model for use in receipt.devices})) or 'no device'}"
+        key: f"{receipt.verdict}, {', '.join(sorted(set(map(model_text, receipt.devices)))) or 'no device'}"
         for key, receipt in run.receipts.items()
     }
 

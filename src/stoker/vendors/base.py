@@ -337,7 +337,7 @@ def torch_gpus(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | No
 def tensorflow_gpus(tensorflow: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
     """Whether TensorFlow sees as many GPUs as are held."""
     count = len(tensorflow.config.list_physical_devices("GPU"))
-    if count == len(devices):
+    if count == (1 if any(device.parent for device in devices) else len(devices)):  # CUDA shows one slice at a time
         return f"it sees {count}, as leased", None
     version = tensorflow.__version__
     if count:

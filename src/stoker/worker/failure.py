@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import traceback
 from types import TracebackType
-from typing import Any, Callable, Final, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -18,6 +19,7 @@ from stoker.core.errors import StokerError
 from stoker.core.protocol import StepError
 from stoker.core.status import (
     CRASHED,
+    DRIVER_BROKEN,
     EXITED,
     GPU_HARDWARE,
     HOST_OOM,
@@ -34,6 +36,9 @@ from stoker.core.usercode import user_traceback
 from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
 from stoker.worker.notice import Terminated
+
+if TYPE_CHECKING:
+    from stoker.worker.signatures import Signature
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _WRAPPERS: Final = frozenset(os.path.join(_HERE, "worker", name) for name in ("evidence.py", "rank.py"))
@@ -63,6 +68,8 @@ _RAISED: Final = lazy_pattern(
     r"^(?:\[[^\]]*\]:? *)*(?:((?:\w+\.)*\w*(?:Error|Exception)\w*)(?::? *(.*))?|\s*what\(\): +(.*))$"
 )
 _FAULT_FRAME: Final = lazy_pattern(r'  File "(?P<file>.*)", line (?P<line>[0-9]+) in (?P<name>.+)')
+_OF_A_GPU: Final = lazy_pattern(r"\bcu(?:da|dnn|blas)|\bNCCL|\bNVML", re.IGNORECASE)
+"""Words of an error that a GPU which failed may have caused: CUDA calls that most often an unknown error."""
 _FRAME: Final = lazy_pattern(r'  File "(?P<file>.*)", line [0-9]+')
 _LONG_ROW: Final = 300
 """Characters of a line of an exception's message where a traceback is to be short."""
@@ -90,6 +97,8 @@ class Ending:
     """The proof that the kernel killed for want of memory meanwhile (`kernel.OomKills`); empty without one."""
     kernel: tuple[str, ...] = ()
     """The telling lines of the kernel's log (`kernel.KernelLog`)."""
+    driver: tuple[Signature, str] | None = None
+    """What the driver reported of the attempt's devices meanwhile (`xids.reported`)."""
 
 
 @frozen(kw_only=True)
@@ -302,9 +311,14 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if ending.oom and explanation.cause == KILLED and (number == signal.SIGKILL or row is not None):
         kernel = [line for line in ending.kernel if "Killed process" in line]
         return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *kernel[-1:]]))
-    if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := xids.xid_in(ending.kernel)):
-        return _explanation(event[0].cause, event[0].why, event[0].advice, event[1])
-    return explanation
+    event = None
+    if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS):
+        event = xids.xid_in(ending.kernel) or ending.driver
+    elif explanation.cause in (CRASHED, DRIVER_BROKEN) or (
+        explanation.cause in _OPEN and _OF_A_GPU.search("\n".join([*raised, printed]))
+    ):
+        event = ending.driver
+    return explanation if event is None else _explanation(event[0].cause, event[0].why, event[0].advice, event[1])
 
 
 def place_of_fault(lines: Sequence[str]) -> str:

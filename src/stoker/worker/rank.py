@@ -24,7 +24,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping
 
 import attrs
 
@@ -36,6 +36,9 @@ from stoker.launchers.registry import LAUNCHERS, place_of
 from stoker.worker import evidence, processes
 from stoker.worker.imports import call_on_import
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _LOOK: Final = 0.2
@@ -191,7 +194,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
         from stoker.core.devices import Lease
 
         # The agent has opened the gate; what is imported is seen here.
-        lease = from_json(Lease, spec["lease"], strict=False)
+        lease = own_part(from_json(Lease, spec["lease"], strict=False), position)
         proof = gate.GateProof.of_rank(lease)
         gate.watch_imports(lease, proof)
     own_pid = os.getpid()
@@ -211,6 +214,20 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     connection.sendall(wire.framed({"op": "result", "rank": position.rank, "result": to_json(result)}))
     connection.close()
     sys.exit(0 if result.ok else 1)
+
+
+def own_part(lease: Lease, position: Place) -> Lease:
+    """The part of its node's lease that a rank uses: of slices one, which alone is visible from now on, because CUDA
+    shows a process the first one only; of whole devices all.
+    """
+    devices = lease.held
+    if not all(device.parent for device in devices) or position.local_world_size != len(devices):
+        return lease
+    from stoker.vendors.registry import environment_of
+
+    own = devices[position.local_rank]
+    os.environ.update(environment_of([own]))
+    return attrs.evolve(lease, devices=(own,))
 
 
 def _give_accounts(connection: socket.socket, rank: int, witness: evidence.RankWitness) -> None:

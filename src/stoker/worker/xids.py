@@ -1,4 +1,5 @@
-"""What the NVIDIA driver's XID numbers in the kernel's log mean for a step: rows of the table of failures.
+"""What the NVIDIA driver tells of its GPUs while a step runs, in the kernel's log and to whoever watches them: rows of
+the table of failures, mostly by XID numbers.
 
 The numbers and what to do first: docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Left out are those that
 only announce another one (45, 63, 154 on its own) or that no step feels.
@@ -7,10 +8,13 @@ only announce another one (45, 63, 154 on its own) or that no step feels.
 from __future__ import annotations
 
 import re
-from typing import Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Iterable, Mapping
 
 from stoker.core import status
-from stoker.worker.signatures import Signature
+from stoker.worker.signatures import HARDWARE, Signature
+
+if TYPE_CHECKING:
+    from stoker.devices.samples import Line
 
 _XID_LINE: Final = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)\b")
 
@@ -58,7 +62,27 @@ def xid_in(lines: Iterable[str]) -> tuple[Signature, str] | None:
         match = _XID_LINE.search(line)
         if match is not None and (row := of_xid(int(match[2]))) is not None:
             rows.append((row, line[match.start() :]))
-    return min(rows, key=lambda pair: pair[0].cause != status.GPU_HARDWARE, default=None)
+    return min(rows, key=_gravity, default=None)
+
+
+def reported(events: Iterable[Line]) -> tuple[Signature, str] | None:
+    """The row of the gravest event that a monitor has recorded of a step's devices, and a sentence that names the
+    device. The driver tells them to every user, in containers too, where the kernel's log mostly cannot be read.
+    """
+    ecc, lost = (next(row for row in HARDWARE if row.name == name) for name in ("ecc", "gpu-lost"))
+    rows: list[tuple[Signature, str]] = []
+    for event in events:
+        if "xid" in event and (row := of_xid(event["xid"])) is not None:
+            rows.append((row, f"the driver reported Xid {event['xid']} of {event.get('uuid', '')}"))
+        elif "ecc" in event:
+            rows.append((ecc, f"the driver reported a memory error of {event['ecc']} that cannot be corrected"))
+        elif "failed" in event and re.search(lost.pattern, str(event.get("why", ""))):
+            rows.append((lost, f"the driver reported of {event['failed']}: {event['why']}"))
+    return min(rows, key=lambda found: (_gravity(found), found[0] is lost), default=None)
+
+
+def _gravity(found: tuple[Signature, str]) -> bool:
+    return found[0].cause != status.GPU_HARDWARE
 
 
 def of_xid(number: int) -> Signature | None:

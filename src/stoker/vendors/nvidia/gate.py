@@ -40,24 +40,73 @@ PAUSE: Final = 0.25
 
 def prove(request: GateRequest) -> GateResult:
     """Whether CUDA starts in this process, shows the leased devices, and has the leased memory."""
-    visible = visible_devices(request.environment)
+    visible = _visible(request)
     nvml = _query_nvml(request.devices) if visible.problem is None else _NvmlFacts()
     driver = nvml.driver or request.driver
     newest = visible.version or nvml.cuda or request.cuda
     facts = {"driver": _driver_text(driver, newest)} if driver else {}
     problem = visible.problem
     if problem is not None and problem.cause in (status.NO_DRIVER, status.NO_GPU):
-        problem = _without_gpus(request) or _hidden(problem, request)
+        problem = _cut_otherwise(problem, request) or _without_gpus(request) or _hidden(problem, request)
     elif problem is not None and problem.cause == status.DRIVER_BROKEN:
         problem = _explained_by_nvml(problem, request)
-    problem = problem or _mismatch(request, visible)
+    elif problem is None and (problem := _mismatch(request, visible)) is not None:
+        problem = _cut_otherwise(problem, request) or problem
     if problem is None:
         facts["devices"] = f"{len(visible.uuids)} visible, as leased"
+        if _are_slices(request.devices):
+            facts["devices"] += ", each to a process of its own"
         if not _comparable(request.devices, visible):
             facts["devices"] += "; unproved: this driver does not tell a slice's UUID"
         nvml, problem = _free(request, nvml)
         facts["memory"] = _memory_text(request.devices, nvml)
     return GateResult(facts=facts, problem=problem, driver=driver, cuda=newest)
+
+
+def _are_slices(devices: Sequence[Device]) -> bool:
+    return len(devices) > 1 and all(device.parent for device in devices)
+
+
+def _visible(request: GateRequest) -> VisibleDevices:
+    """What the step's processes see. Several slices are asked for one by one, because CUDA shows a process one slice at
+    most: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html#cuda-device-enumeration
+    """
+    names = request.environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if not _are_slices(request.devices) or len(names) < 2:
+        return visible_devices(request.environment)
+    each = [visible_devices({**request.environment, "CUDA_VISIBLE_DEVICES": name}) for name in names]
+    broken = next((one for one in each if one.problem is not None), None)
+    return broken or attrs.evolve(each[0], uuids=tuple(uuid for one in each for uuid in one.uuids))
+
+
+def _cut_otherwise(problem: Problem, request: GateRequest) -> Problem | None:
+    """The problem with what an administrator has changed of MIG since the devices were found, if that is its reason.
+    Slices come and go while the driver runs, and their UUIDs with them:
+    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/deployment-considerations.html
+    """
+    now = probe.inventory(request.root)
+    present = {device.uuid for device in now.devices}
+    for device in request.devices:
+        if device.uuid in present:
+            continue
+        gpu = device.parent or device.uuid
+        slices = [one for one in now.devices if one.parent == gpu]
+        empty = any(one.code == probe.NO_SLICES and one.where == f"GPU {device.index}" for one in now.findings)
+        if slices:
+            change = f"it is cut into {', '.join(one.slice or one.uuid for one in slices)} now"
+        elif empty:
+            change = "it is in MIG mode now, and has no slices"
+        elif gpu in present:
+            change = "it is not in MIG mode any more"
+        else:
+            continue
+        what = f"slice {device.slice} of GPU {device.index}" if device.parent else f"GPU {device.index} as a whole"
+        return Problem(
+            cause=problem.cause,
+            sentence=f"{what} ({device.model}, {device.uuid}) was leased, and {change}; {problem.sentence}",
+            fix="start the run again: it finds the devices as they are now; change MIG while no run is active",
+        )
+    return None
 
 
 def _driver_text(driver: str, newest: Version | None) -> str:

@@ -6,6 +6,7 @@ Any query may fail. A query that a GPU does not support is not repeated; a GPU t
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
@@ -78,6 +79,7 @@ class NvidiaMeter:
         self._pcie_at = 0.0
         self._counted_at: dict[str, float] = {}
         self._pcie_turn = 0
+        self._followed: dict[int, str] = {}
         self._same_pids = _namespace() == _FIRST_NAMESPACE
         uuids = {one.uuid for one in devices}
         parents = {one.parent for one in devices}
@@ -287,23 +289,23 @@ class NvidiaMeter:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
             return None
-        registered = False
         for uuid, handle in self._handles_of.items():
             try:
                 kinds = 0 if uuid in self._slices else self._query(uuid, nvml.nvmlDeviceGetSupportedEventTypes, handle)
                 if kinds and kinds & event_types:
                     nvml.nvmlDeviceRegisterEvents(handle, kinds & event_types, events)
-                    registered = True
+                    self._followed[_address(handle)] = uuid
             except nvml.NVMLError:  # its errors are not reported; the first sample shows if it has failed
                 continue
-        return events if registered else None
+        return events if self._followed else None
 
     def _collect_events(self) -> None:
         nvml = self._nvml
         while self._events is not None and len(self._pending) < 100:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = nvml.nvmlDeviceGetUUID(event.device)
+                # A GPU that is lost does not tell its UUID any more.
+                uuid = self._followed.get(_address(event.device)) or nvml.nvmlDeviceGetUUID(event.device)
             except nvml.NVMLError as error:
                 if error.value != nvml.NVML_ERROR_TIMEOUT:
                     self._events = None
@@ -330,6 +332,10 @@ class NvidiaMeter:
                     yield nvml.nvmlDeviceGetUUID(one), one
                 except nvml.NVMLError:  # numbers without a slice
                     continue
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _namespace() -> str:

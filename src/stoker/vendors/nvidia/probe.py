@@ -207,7 +207,18 @@ def _device(nvml: Any, handle: Any, index: int) -> Device:
         model=model_of(name),
         memory=_memory(nvml, handle),
         capability=_query(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle, otherwise=None),
+        numa=_numa(nvml, handle),
     )
+
+
+def _numa(nvml: Any, handle: Any) -> int | None:
+    """The NUMA node next to a GPU; None where there are several, or the driver (before 450) does not tell:
+    https://docs.nvidia.com/deploy/nvml-api/group__nvmlAffinity.html
+    """
+    call = getattr(nvml, "nvmlDeviceGetMemoryAffinity", None)
+    words = None if call is None else _query(nvml, call, handle, 1, nvml.NVML_AFFINITY_SCOPE_NODE, otherwise=None)
+    nodes = 0 if words is None else int(words[0])
+    return nodes.bit_length() - 1 if nodes.bit_count() == 1 else None
 
 
 def _memory(nvml: Any, handle: Any) -> int:
