@@ -660,7 +660,9 @@ def result_of_node(
 ) -> StepResult:
     """The node's result. `cause` is why the agent itself ended the step, `report` where hanging ranks stood, and
     `evidence` what was known of the ranks before they were ended."""
-    expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
+    expected: Sequence[int] = range(node.rank * node.processes, (node.rank + 1) * node.processes)
+    if len(ranks) == node.processes and LAUNCHERS.load(launch.launcher).numbers_nodes(launch.arguments):
+        expected = sorted(ranks)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
         fallback = next(
@@ -735,7 +737,10 @@ def _result_of_all(
     if len(results) < node.nodes:
         message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
         return StepResult(ok=False, cause=NODE_LOST, error=StepError(message=message))
-    return head if launch.outputs == "main" else attrs.evolve(head, outputs=_join_outputs(results, blobs))
+    results.sort(
+        key=lambda result: min(map(int, result.rank_peaks), default=0)
+    )  # a launcher may have numbered the nodes
+    return attrs.evolve(head, outputs=results[0].outputs if launch.outputs == "main" else _join_outputs(results, blobs))
 
 
 def _when(result: StepResult) -> float:
