@@ -154,6 +154,22 @@ SCRIPT = """
         dist.barrier()
         return [context.rank, int(total), os.environ["STOKER_NODE_RANK"]]
 
+    @step(resources=TWO, cache=False, retry=1)
+    def goes_on() -> list:
+        (context.checkpoint_dir / f"node {context.node} {context.attempt}").touch()
+        while len(list(context.checkpoint_dir.iterdir())) < 2:
+            time.sleep(0.01)
+        if context.attempt == 1 and context.node == 1:
+            time.sleep(0.5)
+            os.kill(agent(), 9)
+        if context.attempt == 1:
+            time.sleep(300)
+        return [context.world_size, sorted(path.name for path in context.checkpoint_dir.glob("*1"))]
+
+    @pipeline
+    def comes_back():
+        goes_on()
+
     @pipeline
     def again():
         restarts()
@@ -254,6 +270,14 @@ def test_a_node_that_goes_away_is_missed(gangs: Any) -> None:
     assert failure.cause == "node-lost"
     assert "node 2 of 3" in failure.message
     assert everyone_is_gone(gangs.folder)
+
+
+def test_a_node_that_goes_away_comes_back_for_the_next_attempt(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:comes_back")
+    step = gangs.client().runs()[0].steps["goes_on"]
+    assert step.load() == [2, ["node 0 1", "node 1 1"]], "all nodes are there, and so is what they had saved"
+    assert [attempt.failure and attempt.failure.cause for attempt in step.attempts] == ["node-lost", None]
+    assert 0.5 <= step.attempts[0].usage.lost < step.attempts[0].seconds and step.lost.restarting > 0
 
 
 def test_the_head_that_goes_away_takes_the_gang_along(gangs: Any) -> None:
