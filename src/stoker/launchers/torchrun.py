@@ -115,7 +115,9 @@ def _rendezvous(values: Mapping[str, Any], node: Node, port: int) -> dict[str, A
     if backend == "c10d" or (elastic(values) and backend != "static"):
         # Restarted ranks meet again, which the static rendezvous cannot do across nodes.
         endpoint = f"{bracket_address(node.head)}:{port}"
-        return {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "local_addr": node.address}
+        # By itself, torchrun looks whether its host has that name or address, and nobody may find that it does.
+        conf = {"is_host": "true" if node.rank == 0 else "false", **values.get("rdzv_conf", {})}
+        return {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "rdzv_conf": conf, "local_addr": node.address}
     return {
         "rdzv_backend": "static",
         "node_rank": node.rank,
