@@ -141,6 +141,39 @@ SCRIPT = """
         uneven()
         slow_on_one()
 
+    @step(resources=TWO, cache=False, launch=Torchrun(nproc_per_node=2, max_restarts=1))
+    def restarts() -> list:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        if context.rank == 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ConnectionError("once")
+        dist.barrier()
+        return [context.rank, int(total), os.environ["STOKER_NODE_RANK"]]
+
+    @step(resources=TWO, cache=False, retry=1)
+    def goes_on() -> list:
+        (context.checkpoint_dir / f"node {context.node} {context.attempt}").touch()
+        while len(list(context.checkpoint_dir.iterdir())) < 2:
+            time.sleep(0.01)
+        if context.attempt == 1 and context.node == 1:
+            time.sleep(0.5)
+            os.kill(agent(), 9)
+        if context.attempt == 1:
+            time.sleep(300)
+        return [context.world_size, sorted(path.name for path in context.checkpoint_dir.glob("*1"))]
+
+    @pipeline
+    def comes_back():
+        goes_on()
+
+    @pipeline
+    def again():
+        restarts()
+
     @pipeline
     def devices():
         show(with_devices())
@@ -176,6 +209,25 @@ def test_a_gang_runs_together(gangs: Any) -> None:
 def test_a_node_that_is_done_waits_for_the_others(gangs: Any, who: str) -> None:
     gangs.stoker("run", "gangs.py:slowly", env={"WHO": who})
     assert outputs(gangs, "one_is_slow") == [0, 1]
+
+
+LATE = """
+import os, sys, time
+
+if os.environ.get("STOKER_NODE_RANK") == "0" and "torch.distributed.run" in sys.orig_argv:
+    time.sleep(2)
+    if pid := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+"""torchrun numbers nodes by their addresses as text, and by their launchers' pids: so the head comes last."""
+
+
+@pytest.mark.slow
+def test_ranks_start_again_on_all_nodes_whose_numbers_torchrun_gives(gangs: Any) -> None:
+    gangs.write({"late/sitecustomize.py": LATE})
+    gangs.stoker("run", "gangs.py:again", env={"PYTHONPATH": str(gangs.folder / "late")})
+    assert outputs(gangs, "restarts") == [0, 4, "1"], "rank 0 of 4 is on node 1"
+    assert len(gangs.client().runs()[0].steps["restarts"].attempts) == 1
 
 
 def test_the_plan_says_what_nodes_are_here(gangs: Any) -> None:
@@ -218,6 +270,14 @@ def test_a_node_that_goes_away_is_missed(gangs: Any) -> None:
     assert failure.cause == "node-lost"
     assert "node 2 of 3" in failure.message
     assert everyone_is_gone(gangs.folder)
+
+
+def test_a_node_that_goes_away_comes_back_for_the_next_attempt(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:comes_back")
+    step = gangs.client().runs()[0].steps["goes_on"]
+    assert step.load() == [2, ["node 0 1", "node 1 1"]], "all nodes are there, and so is what they had saved"
+    assert [attempt.failure and attempt.failure.cause for attempt in step.attempts] == ["node-lost", None]
+    assert 0.5 <= step.attempts[0].usage.lost < step.attempts[0].seconds and step.lost.restarting > 0
 
 
 def test_the_head_that_goes_away_takes_the_gang_along(gangs: Any) -> None:

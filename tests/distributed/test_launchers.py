@@ -129,8 +129,12 @@ ELASTIC = """
 def recovers() -> list:
     times = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     print(f"time {times}")
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")  # which ranks before these have left addresses for
     if times == 0 and context.rank == 1:
         raise ConnectionError("once")
+    dist.barrier()
     return [context.rank, times]
 
 @step(cache=False, launch=Torchrun(nproc_per_node=2, max_restarts=1))
@@ -154,6 +158,9 @@ def test_elastic_restarts_are_counted(script: Callable[[str], Lab]) -> None:
     lab.start("script.py").wait(1, 120.0)
     run = lab["elastic"]
     assert run.steps["recovers"].load() == [[0, 1], [1, 1]]
+    usage, lost = run.steps["recovers"].usage, run.steps["recovers"].lost
+    assert usage.lost and usage.restarting and (lost.work, lost.restarting) == (usage.lost, usage.restarting)
+    assert usage.lost + usage.restarting < (run.steps["recovers"].seconds or 0.0)
     assert len(run.steps["recovers"].attempts) == 1, "it is the launcher that tried again, not Stoker"
     failure = run.steps["gives_up"].failure
     assert (failure.cause, failure.message, failure.rank, failure.world_size) == ("user-error", "time 1", 1, 2)

@@ -133,7 +133,7 @@ TORCHRUN = [
         SECOND,
         (
             "--nnodes=1:4 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:4001 --rdzv-id=r1"
-            " --max-restarts=3 --local-addr=10.0.0.2"
+            " --rdzv-conf=is_host=false --max-restarts=3 --local-addr=10.0.0.2"
         ),
     ),
     (

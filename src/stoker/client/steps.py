@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, overload
@@ -24,7 +25,7 @@ from stoker.client.logs import (
 from stoker.client.metrics import Metrics, metrics_of
 from stoker.client.outputs import Output, Outputs, gather_output
 from stoker.client.placements import Placement, placements_of
-from stoker.client.usage import Usage, total_usage, usage_of
+from stoker.client.usage import LostTime, Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
 from stoker.core.plan import LogLine
@@ -107,6 +108,17 @@ class Step:
         if self.count and not self._row.usage:
             return total_usage(self._store.records.usages(self.run_id, self.key))
         return usage_of(self._row.usage)
+
+    @property
+    def lost(self) -> LostTime:
+        """What failures of its attempts, and of ranks that its launcher started again, cost it; a fan-out's elements
+        have their own."""
+        works = [attempt.usage.lost for attempt in self.attempts if attempt.usage.lost is not None]
+        pauses = [attempt.usage.restarting or 0.0 for attempt in self.attempts]
+        for before, after in itertools.pairwise(self.attempts):
+            if before.ended is not None and after.started is not None:
+                pauses.append(max(0.0, (after.started - before.ended).total_seconds()))
+        return LostTime(work=sum(works) if works else None, restarting=sum(pauses))
 
     @property
     def inputs(self) -> Mapping[str, str]:

@@ -17,6 +17,21 @@ _MOST: Final = 1e18
 
 
 @frozen(kw_only=True)
+class LostTime:
+    """What failures cost a step."""
+
+    work: float | None = None
+    """Seconds of work after the last checkpoint, which was to be done again; None where that is not known."""
+    restarting: float = 0.0
+    """Seconds from failures until ranks, or another attempt, began again: waiting for a retry and in a queue count."""
+
+    def __str__(self) -> str:
+        parts = [f"{time_text(self.work)} of work"] if self.work else []
+        parts += [f"{time_text(self.restarting)} to restart"] if self.restarting else []
+        return f"lost {' and '.join(parts)}" if parts else ""
+
+
+@frozen(kw_only=True)
 class Usage:
     """What a step used; None for what was not measured."""
 
@@ -32,11 +47,19 @@ class Usage:
     `torch.distributed`, by rank; those of DistributedDataParallel's backward pass do not count. Empty where no rank was
     in any."""
 
+    lost: float | None = None
+    """Seconds of work after the last checkpoint that failures ended: restarted ranks, or the next attempt, do it
+    again. None where nothing failed, or the checkpoints are not to be seen from the driver."""
+    restarting: float | None = None
+    """Seconds from the failure of ranks until their launcher had started them again; None where it did not."""
+
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON."""
         ranks: dict[str, Any] = {}
         for name, figures in (("rank_peaks", self.rank_peaks), ("rank_waits", self.rank_waits)):
             ranks |= {name: {str(rank): figure for rank, figure in figures.items()}} if figures else {}
+        costs = {"lost": self.lost, "restarting": self.restarting}
+        ranks |= {name: seconds for name, seconds in costs.items() if seconds is not None}
         return {"cpu": self.cpu, "peak_memory": self.peak_memory, **ranks}
 
     @property
@@ -65,6 +88,7 @@ class Usage:
         facts += [] if self.peak_memory is None else [f"peak {memory_text(self.peak_memory)}"]
         facts += [f"{self.rank_text} a rank"] if self.rank_peaks else []
         facts += [self.imbalance_text] if self.imbalance_text else []
+        facts += [text] if (text := str(LostTime(work=self.lost, restarting=self.restarting or 0.0))) else []
         return ", ".join(facts)
 
 
@@ -72,7 +96,14 @@ def usage_of_document(document: Mapping[str, Any]) -> Usage:
     """The usage in what `Usage.as_dict` made."""
     peaks = {int(rank): int(peak) for rank, peak in document.get("rank_peaks", {}).items()}
     waits = {int(rank): float(share) for rank, share in document.get("rank_waits", {}).items()}
-    return Usage(cpu=document.get("cpu"), peak_memory=document.get("peak_memory"), rank_peaks=peaks, rank_waits=waits)
+    return Usage(
+        cpu=document.get("cpu"),
+        peak_memory=document.get("peak_memory"),
+        rank_peaks=peaks,
+        rank_waits=waits,
+        lost=document.get("lost"),
+        restarting=document.get("restarting"),
+    )
 
 
 def usage_of(recorded: Mapping[str, Any]) -> Usage:
@@ -84,6 +115,8 @@ def usage_of(recorded: Mapping[str, Any]) -> Usage:
         peak_memory=None if peak is None else int(peak),
         rank_peaks={rank: int(size) for rank, size in sizes.items()},
         rank_waits=waits,
+        lost=_figure(recorded.get("lost")),
+        restarting=_figure(recorded.get("restarting")),
     )
 
 

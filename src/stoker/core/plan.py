@@ -336,6 +336,10 @@ class JobUsage:
     """Of a distributed step: the peak of each rank with what it started, in bytes, by the rank's number."""
     waits: Mapping[str, float] = attrs.field(factory=dict)
     """Of a distributed step: the share of its time that each rank spent in collective operations, by its number."""
+    lost: float | None = None
+    """Seconds of work after the last checkpoint that failures ended; None where none did, or it is not known."""
+    restarting: float | None = None
+    """Of a distributed step whose launcher started ranks again: seconds from their failures until they were there."""
 
 
 @frozen(kw_only=True)

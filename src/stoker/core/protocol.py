@@ -290,8 +290,10 @@ class StepResult:
     the processes that the step left behind; a worker that is `retired` takes no further job. `exited`: the worker died,
     and another process says so. Of one node of a gang: `failed_at` in seconds since the epoch, whether its failure is
     only the `echo` of another's, and the `evidence` of its ranks. Of a process of its own: the `imports` that one for
-    the same step may find there. `called` and `returned` are when the step's function was, in seconds since the epoch;
-    0 where loading its inputs and saving its outputs took next to nothing.
+    the same step may find there. Of a distributed step that failed, or whose launcher started ranks again: `lost` are
+    the seconds of work after the last checkpoint, and `restarting` those without ranks. `called` and `returned` are
+    when the step's function was, in seconds since the epoch; 0 where loading its inputs and saving its outputs took
+    next to nothing.
     """
 
     COMPACT: ClassVar = True
@@ -318,6 +320,8 @@ class StepResult:
     imports: tuple[str, ...] = ()
     called: float = 0.0
     returned: float = 0.0
+    lost: float | None = None
+    restarting: float | None = None
     version: int = VERSION
 
 

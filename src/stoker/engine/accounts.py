@@ -97,6 +97,8 @@ class Accounts:
             together(receipts),
             **_placement(facts),
             **_prediction(step, lease, result, facts["cause"]),
+            lost_seconds=facts["usage"].get("lost"),
+            restart_seconds=facts["usage"].get("restarting"),
         )
         device_tracks = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
         self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(device_tracks))

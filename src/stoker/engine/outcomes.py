@@ -74,8 +74,14 @@ def _needs_naming(cause: str) -> bool:
 class Witness:
     """What explains an attempt's end besides its status: its last lines, and what this machine's kernel logged."""
 
-    def __init__(self, tail: Callable[[str, int, int | None], Sequence[str]], local_backends: Collection[str]) -> None:
+    def __init__(
+        self,
+        tail: Callable[[str, int, int | None], Sequence[str]],
+        local_backends: Collection[str],
+        last_saved: Callable[[str, float], float | None],
+    ) -> None:
         self._tail = tail
+        self._last_saved = last_saved
         self._local_backends = local_backends
         self._kills = OomKills()
         self._kernel = KernelLog()
@@ -100,6 +106,16 @@ class Witness:
         kernel = self._kernel.since(execution.facts.get("submitted", time.time()))
         return explain_failure(error, lines, attrs.evolve(ending, oom=oom, kernel=tuple(kernel)))
 
+    def lost_work(self, key: str, execution: StepExecution, facts: Mapping[str, Any]) -> float | None:
+        """Seconds from the last checkpoint of an attempt that failed, or its beginning, to its end; None where its
+        folder for checkpoints is not to be seen from here."""
+        began: float | None = facts["started"]
+        ended: float = facts["ended"]
+        saved = self._last_saved(key, ended)
+        if not began or (saved is None and execution.step.backend not in self._local_backends):
+            return None
+        return max(0.0, ended - max(saved or 0.0, began))
+
 
 def attempt_facts(
     key: str, attempt: int, status: JobStatus, execution: StepExecution, witness: Witness
@@ -121,6 +137,8 @@ def attempt_facts(
         facts["usage"] = {**facts["usage"], "called": result.called, "returned": result.returned}
     if status.state != "failed":
         return facts
+    if status.usage.lost is None:
+        facts["usage"] = {**facts["usage"], "lost": witness.lost_work(key, execution, facts)}
     error = (result.error if result is not None else None) or StepError()
     code = status.exit_code
     by_signal = code is not None and code < 0

@@ -505,6 +505,10 @@ class Recorder:
         except StokerError:
             return ""
 
+    def last_saved(self, key: str, before: float) -> float | None:
+        """When a step last saved a checkpoint before a moment, as `Checkpoints.last_saved` says it."""
+        return self._store.checkpoints.last_saved(self._run, key, before)
+
     def tail(self, key: str, attempt: int, rank: int | None = None) -> list[str]:
         """The last lines that an attempt wrote, or one of its ranks; if that one wrote none, those of all."""
         logs = self._store.logs

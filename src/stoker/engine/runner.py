@@ -73,7 +73,7 @@ class RunLoop:
             name: expecting for name, backend in backends.items() if (expecting := capability(backend, ExpectsSteps))
         }
         local_backends = [name for name, backend in backends.items() if capability(backend, SharesKernel)]
-        self._witness = Witness(recorder.tail, local_backends)
+        self._witness = Witness(recorder.tail, local_backends, recorder.last_saved)
         self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
         self._steps: dict[str, StepPlan] = {}
         # What `_step_of` said of steps, and of elements that are not settled.

@@ -15,6 +15,7 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
 from stoker.core.launch import Launch
+from stoker.launchers import torchrun
 from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (
     SCRIPT,
@@ -243,7 +244,7 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
         values |= {"machine_rank": node.rank, "main_process_ip": node.head}
         # Its default, "pdsh", would start the other nodes by ssh from each node.
         values.setdefault("deepspeed_multinode_launcher", "standard")
-    environment = {"PET_RDZV_ID": node.rendezvous}
+    environment = {"PET_RDZV_ID": node.rendezvous, **(torchrun.RESTARTS if torchrun.elastic(values) else {})}
     if node.nodes > 1:
         # c10d would publish this node's full name, which other nodes may not resolve.
         environment["PET_LOCAL_ADDR"] = node.address
@@ -376,5 +377,7 @@ LAUNCHER: Final = Launcher(
     devices="multi_gpu",
     adaptations={"accelerate.state": join_on_cpus},
     restarts="max_restarts",
+    # It has no default of its own for ranks that start again.
+    numbers_nodes=lambda arguments: torchrun.numbers_nodes({"rdzv_backend": "static", **arguments}),
     flow=FlowWords(current="accelerate", title="accelerate launch"),
 )

@@ -219,6 +219,11 @@ def each_node(arguments: Mapping[str, Any]) -> HeadProgram | None:
     return None
 
 
+def by_their_order(arguments: Mapping[str, Any]) -> bool:
+    """The default of `numbers_nodes`: rank 0 is on node 0."""
+    return False
+
+
 @attrs.frozen(kw_only=True)
 class Launcher:
     """One way to start ranks. Calling it returns a node's command."""
@@ -264,6 +269,8 @@ class Launcher:
     accelerator; empty for none."""
     restarts: str = ""
     """The argument for how often it restarts failed ranks; empty where it never does."""
+    numbers_nodes: Callable[[Mapping[str, Any]], bool] = attrs.field(default=by_their_order, repr=False)
+    """Whether, with these arguments, it numbers the nodes itself: rank 0 may be on any of them."""
     crowded: bool = False
     """Whether more ranks than devices are usual."""
     shares_out: bool = False

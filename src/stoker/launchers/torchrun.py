@@ -68,6 +68,10 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
 OWN_RENDEZVOUS: Final = frozenset({"static", "c10d"})
 """Backends with which the nodes meet without a service; others, such as etcd, need the address of one."""
 
+RESTARTS: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Gives ranks that start again a store of their own. In the one that they share with torchrun, they find the addresses
+of the ranks before them, and do not meet: https://github.com/pytorch/pytorch/issues/135712"""
+
 
 @constructor
 def Torchrun(**options: Any) -> Launch:  # noqa: N802  a value by its name, as in Retry(3)
@@ -87,12 +91,18 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
     values |= _rendezvous(values, node, port)
     return NodeCommand(
         argv=module_command("torch.distributed.run", argv, node, complete_table(ARGUMENTS, values, newer), values),
+        environment=RESTARTS if elastic(values) else {},
     )
 
 
 def elastic(arguments: Mapping[str, Any]) -> bool:
     """Whether ranks may restart, or the number of nodes may change."""
     return bool(arguments.get("max_restarts")) or ":" in str(arguments.get("nnodes", ""))
+
+
+def numbers_nodes(arguments: Mapping[str, Any]) -> bool:
+    """Whether torchrun numbers the nodes: any rendezvous but the static one sorts them by their addresses as text."""
+    return arguments.get("rdzv_backend", "c10d" if elastic(arguments) else "static") not in (None, "", "static")
 
 
 def _rendezvous(values: Mapping[str, Any], node: Node, port: int) -> dict[str, Any]:
@@ -105,7 +115,9 @@ def _rendezvous(values: Mapping[str, Any], node: Node, port: int) -> dict[str, A
     if backend == "c10d" or (elastic(values) and backend != "static"):
         # Restarted ranks meet again, which the static rendezvous cannot do across nodes.
         endpoint = f"{bracket_address(node.head)}:{port}"
-        return {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "local_addr": node.address}
+        # By itself, torchrun looks whether its host has that name or address, and nobody may find that it does.
+        conf = {"is_host": "true" if node.rank == 0 else "false", **values.get("rdzv_conf", {})}
+        return {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "rdzv_conf": conf, "local_addr": node.address}
     return {
         "rdzv_backend": "static",
         "node_rank": node.rank,
@@ -168,5 +180,6 @@ LAUNCHER: Final = Launcher(
     port="master_port",
     finds_port=True,
     restarts="max_restarts",
+    numbers_nodes=numbers_nodes,
     flow=FlowWords(current="torch", title="torchrun"),
 )

@@ -7,6 +7,7 @@ module with the user's, so it loads nothing else of this folder before a pipelin
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Callable, Mapping, ParamSpec, overload
 
 from stoker.pipelines.functional import Pipeline, pipeline_of
@@ -52,6 +53,7 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
 
     open_missing()
     watch_script()
+    _refuse_ranks(os.environ)
     if request.detach and request.debug:
         raise UsageError("--debug runs every step in this process, which --detach leaves", fix="leave one of them out")
     if not request.debug and not request.detach:
@@ -65,3 +67,21 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
         return driver.run(program, arguments, request)
     finally:
         spare.discard()
+
+
+def _refuse_ranks(environment: Mapping[str, str]) -> None:
+    """Raise `UsageError` in a program that a launcher of ranks started: each of them would begin a run of its own.
+
+    Rank 0 may be the program that a step starts in one of its ranks. The second rank has no RANK where Lightning's
+    Trainer starts its script again for each device: https://lightning.ai/docs/pytorch/stable/common/trainer.html
+    """
+    names = next((one for one in ("RANK", "LOCAL_RANK") if environment.get(one)), "")
+    rank, size = environment.get(names, ""), environment.get("WORLD_SIZE", "")
+    if rank.isdecimal() and size.isdecimal() and 0 < int(rank) < int(size):
+        from stoker.core.errors import UsageError
+
+        raise UsageError(
+            f"this program is rank {rank} of {size} by {names} and WORLD_SIZE: each rank would run the pipeline",
+            fix=f"start the program once, and write launch=Torchrun(nproc_per_node={size}) at the step that trains, "
+            f"also where its Trainer of Lightning has devices={size}; for a run of its own, unset {names}",
+        )

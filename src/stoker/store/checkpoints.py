@@ -58,6 +58,18 @@ class Checkpoints:
             ) from error
         return path
 
+    def last_saved(self, run: str, key: str, before: float) -> float | None:
+        """When a file in a step's folder last changed before a moment, in seconds since the epoch; 0 for an empty
+        folder, None where there is none."""
+        path = self.path(run, key)
+        latest = 0.0 if path.is_dir() else None
+        for folder, _, names in os.walk(path):
+            for name in names:
+                with contextlib.suppress(OSError):  # it was removed meanwhile
+                    changed = os.lstat(os.path.join(folder, name)).st_mtime
+                    latest = max(latest or 0.0, changed) if changed <= before else latest
+        return latest
+
     def copy(self, run: str, target: str, key: str) -> None:
         """Copy the checkpoints of a step to the same step of another run; a step without any is fine."""
         path = self.path(run, key)

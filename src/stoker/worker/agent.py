@@ -52,6 +52,7 @@ from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.checkpoints import Checkpoints
 from stoker.worker import blame, cluster, hang, mpigang, processes, reach
 from stoker.worker.failure import exceptions_in
 from stoker.worker.notice import Notice
@@ -166,6 +167,13 @@ class Agent:
         self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
         self._stragglers = hang.StragglerDetector()
         self._peaks = TreePeaks()
+        # How often the launcher started the ranks, when it did last, and when the first of them failed since.
+        self._round = 0
+        self._began_at = 0.0
+        self._broke_at = 0.0
+        self._failed_rounds: set[int] = set()
+        self._lost: float | None = None
+        self._restarting: float | None = None
 
     def run(self) -> StepResult:
         """Wait for the other nodes, start the ranks, wait for them, and return the result."""
@@ -220,6 +228,8 @@ class Agent:
                 self._await_end()
                 self._close()
             evidence = self._evidence or self._collected()
+            if self._broke_at:
+                self._lost = (self._lost or 0.0) + self._unsaved()
             result = result_of_node(
                 self._ranks,
                 self._node,
@@ -238,6 +248,8 @@ class Agent:
                 peak=self._peaks.whole,
                 rank_peaks=self._rank_peaks(),
                 rank_waits=self._rank_waits(),
+                lost=self._lost,
+                restarting=self._restarting,
                 evidence=() if self._gang is None else tuple(map(_for_head, evidence)),
             )
 
@@ -363,12 +375,29 @@ class Agent:
         rank = message["rank"]
         earlier = self._ranks.get(rank)
         restarts = 0 if earlier is None else earlier.restarts + 1
+        self._began_at = self._began_at or time.time()
         if restarts:
+            if restarts > self._round:
+                self._begin_round(restarts)
             facts = {"rank": rank, "times": restarts, **_end_of(earlier)}
             self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
             self._failed_at, self._asked = 0.0, False
         self._watchers[connection] = rank
         self._ranks[rank] = RankState(rank=rank, watcher=message["pid"], child=message["child"], restarts=restarts)
+
+    def _begin_round(self, number: int) -> None:
+        """Count what the failure before these ranks cost."""
+        now = time.time()
+        broke_at = self._broke_at or now
+        self._lost = (self._lost or 0.0) + self._unsaved()
+        self._restarting = (self._restarting or 0.0) + now - broke_at
+        self._round, self._began_at, self._broke_at = number, now, 0.0
+
+    def _unsaved(self) -> float:
+        """Seconds from the last checkpoint of these ranks, or their beginning, to their first failure."""
+        broke_at, context = self._broke_at or time.time(), self._job.context
+        saved = Checkpoints(context["checkpoints"]).last_saved(context["run"], context["key"], broke_at)
+        return max(0.0, broke_at - max(saved or 0.0, self._began_at))
 
     def _on_hang_up(self, connection: socket.socket) -> None:
         """Note a watcher that hung up without a report as killed, and its rank with it."""
@@ -436,18 +465,23 @@ class Agent:
 
     def _fail(self, state: RankState) -> None:
         state.failed_at = time.monotonic()
+        self._broke_at = self._broke_at or time.time()
+        if not was_ended(state):
+            self._failed_rounds.add(self._round)
         state.outside = was_ended(state) and not (self._failed_at or self._ending_since or self._cancelled)
         error = None if state.result is None else state.result.error
         if error is None or error.type != "SystemExit":
             self._emit(WorkerEvent(kind=DIED, job=self._job.job))
-        if not self._failed_at and not self._starts_again(state):
+        if not self._failed_at and not self._starts_again():
             self._failed_at = state.failed_at
             if self._gang is not None and not self._gang.is_head:
                 self._gang.warn()
 
-    def _starts_again(self, state: RankState) -> bool:
-        """Whether the launcher itself will start a failed rank again; until it gives up, no rank is ended."""
-        return state.restarts < int(self._launch.arguments.get(self._launcher.restarts) or 0)
+    def _starts_again(self) -> bool:
+        """Whether the launcher itself will start ranks again; until it gives up, no rank is ended. It counts what
+        failed on this node."""
+        limit = int(self._launch.arguments.get(self._launcher.restarts) or 0)
+        return bool(limit) and len(self._failed_rounds) <= limit
 
     def _listen(self, output: RankOutput) -> None:
         self._outputs.append(output)
@@ -660,7 +694,9 @@ def result_of_node(
 ) -> StepResult:
     """The node's result. `cause` is why the agent itself ended the step, `report` where hanging ranks stood, and
     `evidence` what was known of the ranks before they were ended."""
-    expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
+    expected: Sequence[int] = range(node.rank * node.processes, (node.rank + 1) * node.processes)
+    if len(ranks) == node.processes and LAUNCHERS.load(launch.launcher).numbers_nodes(launch.arguments):
+        expected = sorted(ranks)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
         fallback = next(
@@ -704,6 +740,8 @@ def result_of_all(
         rank_peaks={rank: ranks[rank] for rank in sorted(ranks, key=int)},
         rank_waits={rank: waits[rank] for rank in sorted(waits, key=int)},
         left=sum(other.left for other in nodes),
+        lost=max((other.lost for other in nodes if other.lost is not None), default=None),
+        restarting=max((other.restarting for other in nodes if other.restarting is not None), default=None),
         evidence=(),
     )
 
@@ -735,7 +773,10 @@ def _result_of_all(
     if len(results) < node.nodes:
         message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
         return StepResult(ok=False, cause=NODE_LOST, error=StepError(message=message))
-    return head if launch.outputs == "main" else attrs.evolve(head, outputs=_join_outputs(results, blobs))
+    results.sort(
+        key=lambda result: min(map(int, result.rank_peaks), default=0)
+    )  # a launcher may have numbered the nodes
+    return attrs.evolve(head, outputs=results[0].outputs if launch.outputs == "main" else _join_outputs(results, blobs))
 
 
 def _when(result: StepResult) -> float:

@@ -183,7 +183,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     job = attrs.evolve(job, context={**job.context, **attrs.asdict(position), "nodes": nodes})
     step = attrs.evolve(step, discards=bool(position.rank and spec["gathers"] == "main"))
     if spec["one_world"]:
-        watch(launcher, position.world_size)
+        watch(launcher, position)
     adaptations = launcher.adaptations
     call_on_import(adaptations, lambda name: adaptations[name](sys.modules[name]))
     if launcher.join is not None:
@@ -250,11 +250,14 @@ def _receive_job(connection: socket.socket) -> dict[str, Any]:
     raise EOFError("the agent hung up before it said what to do")
 
 
+_FIT: Final = "fit"
 _INITIALISERS: Final = {
     "torch.distributed.distributed_c10d": ("", "init_process_group"),
     "accelerate.state": ("PartialState", "__init__"),
+    "lightning.pytorch.trainer.trainer": ("Trainer", _FIT),
+    "pytorch_lightning.trainer.trainer": ("Trainer", _FIT),
 }
-"""Module → class and function after which its framework has a world."""
+"""Module → class and function after which its framework has a world; before which, where it trains."""
 _MPI: Final = ("OMPI_", "MV2_", "PMI_")
 """Begin the variables of ranks that MPI started: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html"""
 
@@ -272,14 +275,19 @@ class WrongWorld(StokerError):
         )
 
 
-def watch(launcher: Launcher, world_size: int) -> None:
+def watch(launcher: Launcher, position: Place) -> None:
     """Check the world whenever this process initialises a framework; raises `WrongWorld` out of that call."""
+    world_size, nodes = position.world_size, position.world_size // position.local_world_size
 
     def check(name: str, arguments: Any, keywords: Mapping[str, Any], made: bool) -> None:
         if made:
             verify(launcher, world_size)
         elif name == evidence.INIT:
             _refuse_larger(world_size, arguments, keywords)
+        elif name == _FIT and (count := getattr(arguments[0], "world_size", world_size)) != world_size:
+            # A Trainer of one device makes no world that could be asked. Testing with one is what its authors advise.
+            fix = f'write Trainer(devices={position.local_world_size}, num_nodes={nodes}, strategy="ddp")'
+            raise WrongWorld("Lightning's Trainer counts", count, world_size, fix)
 
     def wrap(name: str) -> None:
         owner, function = _INITIALISERS[name]

@@ -8,6 +8,7 @@ sent it elsewhere for good, it takes no further job.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import socket
@@ -26,6 +27,8 @@ from stoker.worker.notice import Notice
 from stoker.worker.processes import children
 from stoker.worker.treememory import AttemptMemory, SharedPeak, own_size
 from stoker.worker.worker import Worker, prepare
+
+logger = logging.getLogger(__name__)
 
 _LEFTOVER_GRACE: Final = 2.0
 """Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
@@ -199,6 +202,7 @@ def _end_leftovers() -> int:
     """End the processes that a step left behind, also those outside its group; returns how many there were."""
     if not _children_remain():
         return 0
+    _shut_down_libraries()
     signalled: set[int] = set()
     deadline = time.monotonic() + _LEFTOVER_GRACE
     number = signal.SIGTERM
@@ -214,6 +218,16 @@ def _end_leftovers() -> int:
                 _kill(child, number)
         time.sleep(0.005)
     return len(signalled)
+
+
+def _shut_down_libraries() -> None:
+    """Let libraries end their own processes, as when a program ends: this one would die of Ray's being killed."""
+    ray: Any = sys.modules.get("ray")
+    try:
+        if ray is not None and ray.is_initialized():
+            ray.shutdown()
+    except Exception as error:  # a module of the user's may have this name; what is left is ended all the same
+        logger.debug("ray was not shut down: %r", error)
 
 
 def _children_remain() -> bool:

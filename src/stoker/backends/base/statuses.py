@@ -28,7 +28,14 @@ def of_result(result: StepResult, lease: Lease | None) -> JobStatus:
         exit_code=result.exit_code,
         started=result.start,
         ended=result.end,
-        usage=JobUsage(cpu=result.cpu, peak=result.peak or None, ranks=result.rank_peaks, waits=result.rank_waits),
+        usage=JobUsage(
+            cpu=result.cpu,
+            peak=result.peak or None,
+            ranks=result.rank_peaks,
+            waits=result.rank_waits,
+            lost=result.lost,
+            restarting=result.restarting,
+        ),
         lease=lease,
     )
 
