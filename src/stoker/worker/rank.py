@@ -33,7 +33,7 @@ from stoker.core.errors import StokerError
 from stoker.core.status import WRONG_WORLD
 from stoker.launchers.base import Launcher, Place
 from stoker.launchers.registry import LAUNCHERS, place_of
-from stoker.worker import evidence, processes
+from stoker.worker import evidence, nativestack, processes
 from stoker.worker.imports import call_on_import
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
 
@@ -166,7 +166,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     os.chdir(spec["cwd"])
     stacks = open(stacks_file(spec["folder"], position.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
     faulthandler.register(STACKS, file=stacks, all_threads=True)
-    faulthandler.enable(file=2, all_threads=False)
+    nativestack.enable()
     evidence.Trail(evidence.trail_file(spec["folder"], position.rank)).watch()
     witness = evidence.RankWitness(lambda error: to_json(failure.describe_exception(error)))
     witness.listen()
