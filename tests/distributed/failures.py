@@ -912,6 +912,42 @@ PROCESSES = [
         says="DataLoader worker",
     ),
     Failure(
+        name="cuda_in_worker",
+        what="CUDA in a DataLoader's worker that was forked after the rank had used it",
+        code="""
+        def to_device():
+            torch.cuda._is_in_bad_fork = lambda: True  # as in a build for CUDA
+            torch.ones(1).cuda()
+
+        dist.init_process_group("gloo")
+        for batch in DataLoader(Numbers(does=to_device), batch_size=1, num_workers=1):
+            dist.all_reduce(batch)
+        """,
+        cause="user-error",
+        rank=1,
+        says="Cannot re-initialize CUDA in forked subprocess",
+    ),
+    Failure(
+        name="tokenizers_fork",
+        what="the warning of tokenizers about a fork, and another failure after it",
+        code="""
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            print(
+                "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. "
+                "Disabling parallelism to avoid deadlocks...\\nTo disable this warning, you can either:\\n"
+                "\\t- Avoid using `tokenizers` before the fork if possible\\n\\t- Explicitly set the environment variable "
+                "TOKENIZERS_PARALLELISM=(true | false)",
+                file=sys.stderr,
+            )
+            os._exit(3)
+        dist.barrier()
+        """,
+        cause="exited",
+        rank=1,
+        says="rank 1 of 2 left with exit code 3 before the step returned",
+    ),
+    Failure(
         name="thread_dies",
         what="a thread of one rank dies, and the rank waits for it",
         code="""

@@ -191,6 +191,8 @@ class StepError:
     away or could not take part; `stacks` by rank are where ranks stood when they hung, `flight_recorder` what NCCL had
     recorded.
 
+    `earlier` says why its launcher started the ranks anew before, from the first start to the last.
+
     `machine` is what the platform calls the one whose devices the gate refuses.
 
     `digest` is the artifact whose bytes are lost or damaged. `whole` is the digest of the bytes of the whole traceback
@@ -209,6 +211,7 @@ class StepError:
     node: int | None = None
     machine: str = ""
     sentence: str = ""
+    earlier: str = ""
     stacks: Mapping[str, str] = attrs.field(factory=dict)
     flight_recorder: Mapping[str, str] = attrs.field(factory=dict)
     digest: str = ""

@@ -355,9 +355,11 @@ def _signal_behind(code: int | None) -> int | None:
     return number if number in _CRASHES or number in (signal.SIGKILL, signal.SIGTERM) else None
 
 
-def explanation_lines(*, why: str, advice: str, evidence: str, whole: str = "", body: str = "") -> str:
+def explanation_lines(
+    *, why: str, advice: str, evidence: str, whole: str = "", earlier: str = "", body: str = ""
+) -> str:
     """The lines that explain a failure below its traceback, each ended; what the body says already is left out."""
-    rows = (("why", why), ("fix", advice), ("seen", evidence), ("whole", whole))
+    rows = (("why", why), ("fix", advice), ("seen", evidence), ("before", earlier), ("whole", whole))
     return "".join(f"  {name}: {text}\n" for name, text in rows if text and text not in body)
 
 
