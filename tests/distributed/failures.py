@@ -933,13 +933,9 @@ PROCESSES = [
         code="""
         dist.init_process_group("gloo")
         if dist.get_rank() == 1:
-            print(
-                "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. "
-                "Disabling parallelism to avoid deadlocks...\\nTo disable this warning, you can either:\\n"
-                "\\t- Avoid using `tokenizers` before the fork if possible\\n\\t- Explicitly set the environment variable "
-                "TOKENIZERS_PARALLELISM=(true | false)",
-                file=sys.stderr,
-            )
+            print("huggingface/tokenizers: The current process just got forked, after parallelism has already been "
+                  "used. Disabling parallelism to avoid deadlocks...", file=sys.stderr)
+            print("To disable this warning, you can either:", file=sys.stderr)
             os._exit(3)
         dist.barrier()
         """,

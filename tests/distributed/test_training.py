@@ -28,6 +28,36 @@ def test_the_same_loss_on_one_two_and_four_ranks(lab: Lab, repository: Path) -> 
         assert losses[ranks] == pytest.approx(losses[1], rel=1e-3), f"{ranks} ranks"
 
 
+SLOWER = """
+@step(cache=False, launch=Torchrun(nproc_per_node=2))
+def train() -> int:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for _ in range(10):
+        if context.rank == 1:
+            time.sleep(0.3)  # its data are slow
+        model(torch.ones(2, 4)).sum().backward()
+    return 1
+
+@pipeline
+def slower():
+    train()
+
+slower()
+"""
+
+
+def test_waits_in_the_backward_pass_are_counted(script: Callable[[str], Lab]) -> None:
+    lab = script(SLOWER)
+    lab.run("script.py")
+    waits = lab["slower"].steps["train"].usage.rank_waits
+    assert waits[0] > 2 * waits[1], waits
+
+
 ACCELERATE = """
 from stoker.integrations.huggingface import run_with_accelerate
 
