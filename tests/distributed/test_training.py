@@ -3,6 +3,9 @@ order of decorators is in tests/integrations/test_huggingface.py."""
 
 from __future__ import annotations
 
+import json
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,23 @@ def slower():
 
 slower()
 """
+
+
+def test_ranks_are_seen_while_they_run(script: Callable[[str], Lab]) -> None:
+    lab = script(SLOWER.replace("range(10)", "range(10_000)"))
+    process = lab.start("script.py")
+    deadline, found = time.monotonic() + 120, [{"slowest": ""}]
+    while not found[0]["slowest"].startswith("rank 1 slowest, others waited up to "):
+        assert time.monotonic() < deadline, found
+        found = json.loads(lab.run("stoker", "top", "--json"))["steps"] or found
+    drawn = lab.run("stoker", "top", "--once")
+    lab.run("stoker", "cancel", lab["slower"].id, "--now")
+    process.wait(None, 120.0)
+    first, second = found[0]["ranks"]
+    assert (first["rank"], second["rank"]) == (0, 1) and first["waits"] > second["waits"]
+    assert first["batches"] > 0 and first["memory"] > 50_000_000
+    assert re.search(r"^ +1 +[\d.]+ +[\d.]+ MB +\d+% +\d+ .* train$", drawn, re.MULTILINE), drawn
+    assert "slower" in drawn and " train: rank 1 slowest, others waited up to " in drawn
 
 
 def test_waits_in_the_backward_pass_are_counted(script: Callable[[str], Lab]) -> None:
