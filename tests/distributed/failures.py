@@ -1,13 +1,20 @@
 """The table of distributed failures: what a user's code does, and which cause, rank and words it is to be told with.
 
 `test_failures.py` runs each row as a gang of its own; `docs/guide/distributed-failures.md` shows the table.
+`python -m tests.distributed.failures [ROW…]` runs rows, all of them without a name, and writes the table anew with the
+seconds that it measured from a rank's failure, or since the ranks stood still, to that of the step.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from textwrap import dedent, indent
+from typing import Any
 
 import attrs
 
@@ -90,14 +97,49 @@ def script(rows: list[Failure]) -> str:
     return f"{TORCH}\n{steps}\n@pipeline(failure_mode='continue', max_parallel=2)\ndef {name}():\n{calls}\n\n{name}()\n"
 
 
-def table() -> Iterator[str]:
-    """The rows of the docs."""
-    yield "| what happens | cause | rank | what Stoker says |"
-    yield "|---|---|---|---|"
+def table(told: Mapping[str, str]) -> Iterator[str]:
+    """The rows of the docs. `told`: what happens → the seconds after which it is told."""
+    yield "| what happens | cause | rank | what Stoker says | told after |"
+    yield "|---|---|---|---|---|"
     for row in FAILURES:
         rank = "none alone" if row.rank is None else str(row.rank)
         words = row.says.replace("FILE:N", "train.py:12").replace("|", "\\|")
-        yield f"| {row.what} | `{row.cause}` | {rank} | `{words}` |"
+        yield f"| {row.what} | `{row.cause}` | {rank} | `{words}` | {told.get(row.what, '')} |"
+
+
+MARK = "<!-- made from tests/distributed/failures.py -->\n"
+"""Stands before the table in the docs."""
+
+
+def told_in(text: str) -> dict[str, str]:
+    """What a table of the docs has in its last column, by what happens."""
+    rows = [re.split(r"(?<!\\\\) ?\| ?", line) for line in text.partition(MARK)[2].splitlines()[2:]]
+    return {row[1]: row[-2] for row in rows}
+
+
+def told_after(step: Any) -> str:
+    """The seconds from a rank's failure to that of the step; empty where no rank has failed."""
+    at = step.attempts[-1]._row.error.get("at")
+    return f"{step.attempts[-1].ended.timestamp() - at:.1f} s" if at else ""
+
+
+def main() -> None:
+    """Run rows and write the docs' table."""
+    from tests.distributed.conftest import scripted
+    from tests.engine.conftest import Lab
+
+    docs = Path(__file__).resolve().parents[2] / "docs" / "guide" / "distributed-failures.md"
+    before, mark, _ = docs.read_text(encoding="utf-8").partition(MARK)
+    told = told_in(docs.read_text(encoding="utf-8"))
+    chosen = [row for row in FAILURES if row.name in sys.argv[1:] or not sys.argv[1:]]
+    for group, rows in itertools.groupby(chosen, lambda row: row.group):
+        members = list(rows)
+        with tempfile.TemporaryDirectory() as folder:
+            lab = scripted(Lab(Path(folder)), script(members), name=f"{group}.py")
+            lab.start(f"{group}.py").wait(1, 3600)
+            told |= {row.what: told_after(lab[group].steps[row.name]) for row in members}
+            lab.close()
+        docs.write_text(before + mark + "".join(f"{line}\n" for line in table(told)), encoding="utf-8")
 
 
 COLLECTIVES = [
@@ -1065,3 +1107,6 @@ FAILURES = [
     *(attrs.evolve(row, group="start") for row in START),
     *(attrs.evolve(row, group="processes") for row in PROCESSES),
 ]
+
+if __name__ == "__main__":
+    main()

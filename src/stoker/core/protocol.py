@@ -187,9 +187,9 @@ class StepError:
     """What was raised, or went wrong. `place` is the user's line; `because` are the exceptions below it, as Python
     prints them.
 
-    Of a distributed step: `rank` of `world_size` failed first, and `failed_ranks` before they were ended; `node` went
-    away or could not take part; `stacks` by rank are where ranks stood when they hung, `flight_recorder` what NCCL had
-    recorded.
+    Of a distributed step: `rank` of `world_size` failed first, at the time `at` (of ranks that hung: since when they
+    stood still), and `failed_ranks` before they were ended; `node` went away or could not take part; `stacks` by rank
+    are where ranks stood when they hung, `flight_recorder` what NCCL had recorded.
 
     `earlier` says why its launcher started the ranks anew before, from the first start to the last.
 
@@ -212,6 +212,7 @@ class StepError:
     machine: str = ""
     sentence: str = ""
     earlier: str = ""
+    at: float = 0.0
     stacks: Mapping[str, str] = attrs.field(factory=dict)
     flight_recorder: Mapping[str, str] = attrs.field(factory=dict)
     digest: str = ""

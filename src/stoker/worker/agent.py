@@ -788,9 +788,12 @@ def _blamed(
     elif error is None:
         error = StepError(message=f"rank {state.rank} of {world_size} {_ending_text(state.status)}")
         exit_code = state.status
-    error = attrs.evolve(error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault)
     # By wall-clock time, to be compared with other nodes'.
     at = state.at or min((one.at for one in evidence if one.at), default=time.time())
+    since = at if report is None or not report.at else report.at
+    error = attrs.evolve(
+        error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault, at=round(since, 3)
+    )
     cause = verdict.cause or (HANG if report is not None else state.cause)
     return StepResult(ok=False, cause=cause, error=error, exit_code=exit_code, failed_at=at, echo=not verdict.own)
 

@@ -78,7 +78,7 @@ class HangDetector:
         self._after = hang_after
         self._lease = lease
         self._looked = 0.0
-        self._used: dict[int, tuple[int, processes.Use]] = {}
+        self._used: dict[int, tuple[int, processes.Activity]] = {}
         self._still_since: dict[int, float] = {}
         self._ask_again = 0.0
         self._busy_until = 0.0
@@ -108,6 +108,7 @@ class HangDetector:
             return False
         self.report = {
             "sentence": _sentence(still, waiting, sorted(ranks), self._after),
+            "at": time.time() - (now - min(self._still_since[rank] for rank in still)),
             "stacks": {str(rank): text[-LONGEST:] for rank, text in stacks.items()},
             **_flight_recorder(ranks, folder),
         }
@@ -117,7 +118,7 @@ class HangDetector:
         """Note which ranks did anything since the last look."""
         kept_from_work = 0.0
         for rank, pid in ranks.items():
-            last_pid, before = self._used.get(rank, (0, processes.Use()))
+            last_pid, before = self._used.get(rank, (0, processes.Activity()))
             use = processes.use_of(pid)
             self._used[rank] = (pid, use)
             cpu, starved = use.cpu - before.cpu, max(0.0, use.starved - before.starved)

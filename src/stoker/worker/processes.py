@@ -75,7 +75,7 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-class Use(NamedTuple):
+class Activity(NamedTuple):
     """What a process and all below it have used so far; nothing of one that is gone."""
 
     cpu: float = 0.0
@@ -86,7 +86,7 @@ class Use(NamedTuple):
     """Bytes read from and written to files, pipes and disks; 0 where they may not be read."""
 
 
-def use_of(pid: int) -> Use:
+def use_of(pid: int) -> Activity:
     """What a process and all below it have used so far."""
     ticks = starved = moved = 0
     for process in (pid, *descendants(pid)):
@@ -100,7 +100,7 @@ def use_of(pid: int) -> Use:
             for thread in os.listdir(f"/proc/{process}/task"):
                 with open(f"/proc/{process}/task/{thread}/schedstat", "rb") as file:
                     starved += int(file.read().split()[1])
-    return Use(ticks / os.sysconf("SC_CLK_TCK"), starved / 1e9, moved)
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), starved / 1e9, moved)
 
 
 def _start_time(pid: int) -> float:
