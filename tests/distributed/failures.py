@@ -457,6 +457,25 @@ COLLECTIVES = [
         says="for rank 1: rank 1 stands at FILE:N: time.sleep(60), after",
     ),
     Failure(
+        name="functional",
+        what="one rank does not come to a functional collective, as DTensor calls them",
+        code="""
+        import torch.distributed._functional_collectives as functional
+
+        dist.init_process_group("gloo")
+        for batch in range(3):
+            if batch == 2 and dist.get_rank() == 1:
+                time.sleep(60)
+            functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD))
+        """,
+        cause="hang",
+        rank=1,
+        says=(
+            "rank 0 waited in the 3rd all_reduce (FILE:N) for rank 1: rank 1 stands at FILE:N: time.sleep(60), after 2 "
+            "all_reduce"
+        ),
+    ),
+    Failure(
         name="recv_alone",
         what="a `recv` whose `send` is missing",
         code="""

@@ -68,6 +68,31 @@ CASES: dict[str, tuple[list[RankEvidence], bool, tuple[str, int | None, tuple[in
         False,
         ("nccl-timeout", 1, (1,)),
     ),
+    "operations that only torch's flight recorder has": (
+        [
+            rank(0, stands="train.py:8", recorded=calls(REDUCE, REDUCE, last=0.0)["operations"]),
+            rank(1, stands="train.py:9", recorded=calls(REDUCE)["operations"]),
+        ],
+        True,
+        ("hang", 1, (1,)),
+    ),
+    "other operations in torch's flight recorder": (
+        [
+            rank(0, stands="train.py:8", recorded=calls(REDUCE, last=0.0, subject="[4] float")["operations"]),
+            rank(1, stands="train.py:8", recorded=calls(REDUCE, last=0.0, subject="[4] float")["operations"]),
+            rank(2, stands="train.py:8", recorded=calls(REDUCE, last=0.0, subject="[5] float")["operations"]),
+        ],
+        True,
+        ("mismatch", 2, (2,)),
+    ),
+    "the flight recorder of a rank that is gone is not known": (
+        [
+            rank(0, stands="train.py:8", recorded=calls(REDUCE, last=0.0)["operations"]),
+            rank(1, end="returned"),
+        ],
+        True,
+        ("none", None, ()),
+    ),
     "NCCL's watchdog aborts the ranks that wait": (
         [
             rank(0, end="died", status=-6, at=1.0, said=WATCHDOG.message, **calls(*[REDUCE] * 9)),

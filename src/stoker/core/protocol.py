@@ -243,6 +243,8 @@ class RankEvidence:
     `stands` is the user's line of its main thread and `text` that line; `lock` is what it waits for there. `threads`
     are what its other threads died of, by name. `said` is what it printed last, of one that died. `operations` are its
     last ones, `counts` the number of the last one in each group, and `waited` the seconds that all of them took.
+    `recorded` are the last ones in torch's flight recorder, which has those that are called from C++, too, and not from
+    where; only of ranks that gave an account.
     """
 
     COMPACT: ClassVar = True
@@ -261,6 +263,7 @@ class RankEvidence:
     operations: tuple[Operation, ...] = ()
     counts: Mapping[str, int] = attrs.field(factory=dict)
     waited: float = 0.0
+    recorded: tuple[Operation, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -732,7 +732,7 @@ def result_of_all(
 
 def _for_head(rank: RankEvidence) -> RankEvidence:
     """What the head gets to know of a rank on another node."""
-    return attrs.evolve(rank, operations=rank.operations[-_OPERATIONS:])
+    return attrs.evolve(rank, operations=rank.operations[-_OPERATIONS:], recorded=rank.recorded[-_OPERATIONS:])
 
 
 def _result_of_all(

@@ -346,6 +346,22 @@ def _behind(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
     )
 
 
+def _recorded(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
+    """What torch's flight recorder says of ranks, where their own trails have none of the operations that they are in:
+    those of C++ and of functional collectives, as DTensor has them."""
+    if len(ranks) < 2 or not all(rank.recorded for rank in ranks):
+        return None
+    known = [
+        attrs.evolve(
+            rank,
+            operations=tuple(attrs.evolve(one, place=rank.stands or "in C++") for one in rank.recorded),
+            counts={one.group: one.number for one in rank.recorded},
+        )
+        for rank in ranks
+    ]
+    return _mismatch(known, hung) or _behind(known, hung)
+
+
 def _locked(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
     waiting = [rank for rank in ranks if rank.lock]
     if not hung or not waiting:
@@ -381,6 +397,7 @@ _EXPLANATIONS: Final[tuple[Callable[[Sequence[RankEvidence], bool], Verdict | No
     _left,
     _peer,
     _behind,
+    _recorded,
     _locked,
     _complaint,
 )

@@ -12,6 +12,7 @@ import ast
 import contextlib
 import functools
 import itertools
+import json
 import linecache
 import mmap
 import os
@@ -24,6 +25,7 @@ from _thread import get_ident
 from types import CodeType, FrameType
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
+from stoker.core.codec import to_json
 from stoker.core.protocol import Operation
 from stoker.core.usercode import is_user_file, source_line
 from stoker.worker.imports import call_on_import
@@ -355,7 +357,33 @@ class RankWitness:
             "lock": file_lock_text(os.getpid()) or (lock_text(frame, self._main) if frame is not None else ""),
             "raising": None if raised is None else self._describe(raised),
             "threads": self._dead,
+            "recorded": [to_json(one) for one in recorded_operations()],
         }
+
+
+def recorded_operations() -> list[Operation]:
+    """The last collective operations in torch's flight recorder, which is on for all backends unless
+    TORCH_FR_BUFFER_SIZE is 0: https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
+    library = sys.modules.get("torch._C._distributed_c10d")
+    operations = []
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(library, name, None)
+        with contextlib.suppress(Exception):  # torch's own format, which it may change
+            document = json.loads(dump(True, False)) if dump is not None else {}
+            operations += [_recorded(entry) for entry in document.get("entries", ())[-SLOTS:] if not entry["is_p2p"]]
+    return operations[-SLOTS:]
+
+
+def _recorded(entry: Mapping[str, Any]) -> Operation:
+    sizes, kinds = entry["input_sizes"], entry["input_dtypes"]
+    return Operation(
+        number=int(entry["collective_seq_id"]),
+        name=entry["profiling_name"].rpartition(":")[2],
+        subject=f"{sizes[0]} {kinds[0].lower()}" if sizes and kinds else "",
+        group=entry["process_group"][0],
+        began=entry["time_created_ns"] / 1e9,
+        ended=entry["time_created_ns"] / 1e9 if entry["retired"] else 0.0,
+    )
 
 
 def is_handled(error: BaseException, frame: FrameType | None) -> bool:

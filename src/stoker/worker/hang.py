@@ -57,7 +57,7 @@ LONGEST: Final = 24_000
 _TORCH: Final = (
     "all_reduce|all_gather|all_gather_into_tensor|all_gather_object|all_to_all|all_to_all_single|barrier|"
     "monitored_barrier|broadcast|broadcast_object_list|gather|gather_object|recv|irecv|reduce|reduce_scatter|"
-    "reduce_scatter_tensor|scatter|scatter_object_list|send|isend|init_process_group|new_group|wait"
+    "reduce_scatter_tensor|scatter|scatter_object_list|send|isend|init_process_group|new_group|wait|wait_tensor"
 )
 _COLLECTIVE: Final = re.compile(
     rf"(?:in|File .*, line \d+ in|^)\s*({_TORCH})\b.*|\b(?:torch/distributed/\w+\.py).*?\bin ({_TORCH})\b|"

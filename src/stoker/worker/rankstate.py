@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Mapping
 import attrs
 
 from stoker.core.codec import from_json
-from stoker.core.protocol import RankEvidence, StepError, StepResult
+from stoker.core.protocol import Operation, RankEvidence, StepError, StepResult
 from stoker.core.status import CANCELLED
 from stoker.worker.evidence import read_trail, trail_file
 from stoker.worker.secrets import Masker
@@ -100,6 +100,7 @@ def evidence_of(state: RankState, folder: str) -> RankEvidence:
         operations=operations,
         counts={one.group: one.number for one in operations},
         waited=waited,
+        recorded=tuple(from_json(Operation, one, strict=False) for one in account.get("recorded", ())),
     )
 
 
