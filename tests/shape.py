@@ -17,8 +17,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 606,  # proofs of stacks; ZenML's names by subject, and the migration of whole projects
-    "lines of code": 111_400,  # proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names; public flows
+    "modules": 608,  # proofs of stacks; ZenML's names; migration of projects; native frames; ranks in `stoker top`
+    "lines of code": 111_750,  # proofs of stacks; what is kept by name; ZenML's names; what ranks do, and native frames
     "lines of tests": 114_700,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
     "longest file": 870,
     "untyped mappings": 2_060,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
