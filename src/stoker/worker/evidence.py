@@ -58,6 +58,8 @@ https://docs.pytorch.org/docs/stable/distributed.html"""
 PEERS: Final = {"irecv": "src", "isend": "dst", "recv": "src", "send": "dst"}
 """Those by which two ranks speak with each other → the argument that names the other one."""
 INIT: Final = "init_process_group"
+JAX_INIT: Final = "jax.distributed.initialize"
+INITS: Final = frozenset({INIT, JAX_INIT})
 LEAVE: Final = "destroy_process_group"
 FORWARD: Final = "DistributedDataParallel.forward"
 """Where ranks with DistributedDataParallel count their batches; its collectives are in C++."""
@@ -172,6 +174,9 @@ class Trail:
             "torch.distributed.distributed_c10d": lambda module: self._wrap(
                 module, {*COLLECTIVES, *PEERS, INIT, LEAVE}
             ),
+            "jax._src.distributed": lambda module: setattr(
+                module, "initialize", self.recorded(module.initialize, JAX_INIT)
+            ),
             "torch.nn.parallel.distributed": lambda module: self._wrap_model(
                 getattr(module, "DistributedDataParallel", None)
             ),
@@ -268,8 +273,8 @@ def _group_of(arguments: Any, keywords: Mapping[str, Any]) -> str:
 
 def _subject(name: str, arguments: Any, keywords: Mapping[str, Any]) -> str:
     """What an operation is about and must be the same on all ranks: a tensor's shape and type, the root."""
-    if name == INIT:
-        size, rank = asked_world(arguments, keywords)
+    if name in INITS:
+        size, rank = asked_world(arguments, keywords) if name == INIT else asked_of_jax(arguments, keywords)
         return f"rank {rank} of {size}"
     words = ""
     for one in (*arguments, *keywords.values()):
@@ -298,6 +303,17 @@ def asked_world(arguments: Any, keywords: Mapping[str, Any]) -> tuple[int, int]:
         text = os.environ.get(name.upper(), "") if value in (None, -1) else value
         values.append(int(text) if str(text).lstrip("-").isdecimal() else -1)
     return values[0], values[1]
+
+
+def asked_of_jax(arguments: Any, keywords: Mapping[str, Any]) -> tuple[int, int]:
+    """The number of processes and the number of this one that a call of `jax.distributed.initialize` gives; -1 for one
+    that it leaves to JAX."""
+    values = (
+        keywords.get(name, arguments[at] if len(arguments) > at else None)
+        for at, name in ((1, "num_processes"), (2, "process_id"))
+    )
+    size, rank = (value if isinstance(value, int) else -1 for value in values)
+    return size, rank
 
 
 _users: dict[int, tuple[CodeType, bool]] = {}

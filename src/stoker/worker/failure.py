@@ -68,8 +68,9 @@ _LONG_ROW: Final = 300
 """Characters of a line of an exception's message where a traceback is to be short."""
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
 """Causes that leave open why an attempt failed; every other one is an explanation itself."""
-_SEARCHED: Final = 40
-"""Last lines in which a reason is searched for; a caught error further up would mislead."""
+_SEARCHED: Final = 60
+"""Last lines, but for frames, in which a reason is searched for; a caught error further up would mislead. JAX writes
+thirty frames of its own after its reason."""
 _OTHERS: Final = ("subprocess.CalledProcessError", "ChildFailedError")
 """Exceptions that only report that another process failed: the reason is in what that one printed."""
 ASK_THE_KERNEL: Final = frozenset({KILLED, GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS})
@@ -280,6 +281,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
         signatures,
         xids,
     )
+    from stoker.worker.nativestack import NATIVE_FRAME
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
     cause, sentence = ending.cause, ending.message
@@ -294,7 +296,9 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if cause not in _OPEN:
         return plain
     raised = list(_raised_texts(error, ending))
-    last = lines[-_SEARCHED:] if asks_the_log(error, cause) else ()
+    frames = (_FAULT_FRAME, NATIVE_FRAME)
+    told = [line for line in lines if not any(frame.fullmatch(line.rstrip()) for frame in frames)]
+    last = told[-_SEARCHED:] if asks_the_log(error, cause) else ()
     printed = "\n".join(last)
     raised += exceptions_in(last)
     row, evidence = signatures.find_signature(raised, printed) or (None, "")

@@ -27,7 +27,7 @@ _FRAMES: Final = 18
 _ROOM: Final = 96
 """Bytes of one signal's handler."""
 _TABLE: Final = _ROOM * len(_SIGNALS)
-_FRAME: Final = lazy_pattern(
+NATIVE_FRAME: Final = lazy_pattern(
     r'(?:  Binary file "(?P<file>.+?)", at |(?P<path>/.+?)\()(?P<symbol>[^()+ ]*)\+?(?P<offset>0x[0-9a-f]+)?\)? ?'
     r"\[0x[0-9a-f]+\]"
 )
@@ -119,7 +119,7 @@ def _unwind_table(begin: int, size: int) -> bytes:
 
 def place_of_native_fault(lines: Sequence[str]) -> str:
     """The library and symbol in which a process failed, and what called it; empty where no line says it."""
-    frames = [match for line in lines if (match := _FRAME.fullmatch(line.rstrip()))]
+    frames = [match for line in lines if (match := NATIVE_FRAME.fullmatch(line.rstrip()))]
     if frames and frames[0]["symbol"] == "_Py_DumpStack":  # Python's own handler, and the kernel's way to it
         way = (number for number, frame in enumerate(frames) if _library(frame).startswith("libc."))
         frames = frames[next(way, 0) + 1 :]

@@ -236,8 +236,10 @@ def _receive_job(connection: socket.socket) -> dict[str, Any]:
 _INITIALISERS: Final = {
     "torch.distributed.distributed_c10d": ("", "init_process_group"),
     "accelerate.state": ("PartialState", "__init__"),
+    "jax._src.distributed": ("", "initialize"),
 }
 """Module → class and function after which its framework has a world."""
+_JAX: Final = "initialize"
 _MPI: Final = ("OMPI_", "MV2_", "PMI_")
 """Begin the variables of ranks that MPI started: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html"""
 
@@ -263,6 +265,9 @@ def watch(launcher: Launcher, world_size: int) -> None:
             verify(launcher, world_size)
         elif name == evidence.INIT:
             _refuse_larger(world_size, arguments, keywords)
+        elif name == _JAX and (asked := evidence.asked_of_jax(arguments, keywords)[0]) > world_size:
+            fix = "launch the step with Jax(…), which calls jax.distributed.initialize itself"
+            raise WrongWorld("jax.distributed.initialize is called for a world that has", asked, world_size, fix)
 
     def wrap(name: str) -> None:
         owner, function = _INITIALISERS[name]

@@ -24,7 +24,7 @@ AGENT: Final = "STOKER_RANK_AGENT"
 """The variable with the address of a node's agent, where one command of one launcher starts the ranks of all nodes."""
 STACKS: Final = signal.SIGRTMIN + 11 if sys.platform == "linux" else signal.SIGUSR2
 """The signal on which a rank writes the stacks of its threads; users and schedulers use SIGUSR1 and SIGUSR2."""
-_SAID: Final = 60
+_SAID: Final = 120
 """Lines of a rank in which the reason of its abort is looked for; NCCL's watchdog and JAX's client print their own."""
 _LONGEST: Final = 1 << 20
 """Bytes without a newline after which they become a line all the same."""
