@@ -91,7 +91,7 @@ def sampling(hertz: int) -> float:
 
 
 def ranks(work: str) -> float:
-    """Seconds of one of the works of `benchmarks.ranks`."""
+    """Seconds, or percent, of one of the works of `benchmarks.ranks`."""
     with Home() as home:
         return float(home.run("-m", "benchmarks.ranks", work)[1]["seconds"])
 
@@ -204,6 +204,7 @@ RANKS: dict[str, tuple[str, str, Callable[[], float]]] = {
     "rank_exits": ("  from its exit", "s", lambda: ranks("exits")),
     "rank_crashes": ("  from a segmentation fault", "s", lambda: ranks("crashes")),
     "ranks_hang": ("  from the end of `hang_after`", "s", lambda: ranks("hangs")),
+    "rank_evidence": ("evidence in a training step of a millisecond", "%", lambda: ranks("evidence")),
 }
 PEERS: dict[str, tuple[str, str, Callable[[], float]]] = {
     "metaflow_foreach": (
@@ -245,6 +246,7 @@ BUDGETS = {
     "rank_killed": 3.0,
     "rank_exits": 3.0,
     "rank_crashes": 3.0,
+    "rank_evidence": 1.0,
     "flow_foreach": 1.0,
     "flow_resume": 0.3,
     "size": 40,

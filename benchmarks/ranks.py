@@ -1,11 +1,13 @@
 """What distributed steps cost: `python -m benchmarks.ranks WORK`; prints a line of JSON with `seconds`.
 
 A step of two ranks that does nothing, and its floor, the bare launcher with an empty script; and for each way in which
-a rank can fail, the time from its last breath to the step's failure.
+a rank can fail, the time from its last breath to the step's failure. `evidence` is what the evidence of a rank costs a
+training step of a millisecond, in percent of its CPU time.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import os
@@ -119,7 +121,49 @@ def to_failure(fault: str) -> float:
     return since - HANG_AFTER if fault == "hangs" else since
 
 
+def evidence() -> float:
+    """Percent of the CPU time of a training step that its evidence takes, the least of many tries."""
+    from stoker.worker.evidence import Trail, trail_file
+
+    Trail(trail_file(tempfile.mkdtemp(), 0)).watch()  # it wraps what is imported next
+    import torch
+    import torch.distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    batch, loss = torch.ones(32, 128), torch.zeros(1)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(8)))
+    made, forward, reduce = (
+        DistributedDataParallel.__init__,
+        DistributedDataParallel.forward,
+        torch.distributed.all_reduce,
+    )
+    recorded = DistributedDataParallel(copy.deepcopy(layers)), forward, reduce
+    DistributedDataParallel.__init__ = made.__wrapped__
+    plain = DistributedDataParallel(layers), forward.__wrapped__, reduce.__wrapped__
+    least = {}
+    for _ in range(100):
+        for way in (plain, recorded):
+            model, DistributedDataParallel.forward, reduce = way
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+            started = time.process_time()
+            for _ in range(20):
+                optimizer.zero_grad()
+                value = model(batch).sum()
+                value.backward()
+                optimizer.step()
+                loss[0] = value.detach()
+                reduce(loss)
+            least[way] = min(least.get(way, 1e9), (time.process_time() - started) / 20)
+    print(
+        f"a step takes {least[plain] * 1000:.2f} ms, {(least[recorded] - least[plain]) * 1e6:.1f} µs of it for evidence"
+    )
+    return (least[recorded] / least[plain] - 1) * 100
+
+
 WORK: dict[str, Callable[[], float]] = {
+    "evidence": evidence,
     "torchrun": lambda: timed(torchrun),
     "floor_torchrun": lambda: bare("torch.distributed.run", "--standalone", "--nproc-per-node=2"),
     "accelerate": lambda: timed(accelerate),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import pytest
@@ -141,4 +142,6 @@ def test_where_native_code_failed(project: Any) -> None:
         said = project.stoker("run", f"s.py:{pipeline}", code=1).stderr
         assert "seen: Fatal Python error: Segmentation fault, in string_at" in said
         assert "called in inner (" in said and "s.py:6)" in said
+        if platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc":
+            assert "; native: libc.so.6 (+0x" in said and ", called by _ctypes." in said
         assert "faulthandler" not in said, "what is done need not be advised"

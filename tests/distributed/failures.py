@@ -1,13 +1,20 @@
 """The table of distributed failures: what a user's code does, and which cause, rank and words it is to be told with.
 
 `test_failures.py` runs each row as a gang of its own; `docs/guide/distributed-failures.md` shows the table.
+`python -m tests.distributed.failures [ROW…]` runs rows, all of them without a name, and writes the table anew with the
+seconds that it measured from a rank's failure, or since the ranks stood still, to that of the step.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from textwrap import dedent, indent
+from typing import Any
 
 import attrs
 
@@ -90,14 +97,49 @@ def script(rows: list[Failure]) -> str:
     return f"{TORCH}\n{steps}\n@pipeline(failure_mode='continue', max_parallel=2)\ndef {name}():\n{calls}\n\n{name}()\n"
 
 
-def table() -> Iterator[str]:
-    """The rows of the docs."""
-    yield "| what happens | cause | rank | what Stoker says |"
-    yield "|---|---|---|---|"
+def table(told: Mapping[str, str]) -> Iterator[str]:
+    """The rows of the docs. `told`: what happens → the seconds after which it is told."""
+    yield "| what happens | cause | rank | what Stoker says | told after |"
+    yield "|---|---|---|---|---|"
     for row in FAILURES:
         rank = "none alone" if row.rank is None else str(row.rank)
         words = row.says.replace("FILE:N", "train.py:12").replace("|", "\\|")
-        yield f"| {row.what} | `{row.cause}` | {rank} | `{words}` |"
+        yield f"| {row.what} | `{row.cause}` | {rank} | `{words}` | {told.get(row.what, '')} |"
+
+
+MARK = "<!-- made from tests/distributed/failures.py -->\n"
+"""Stands before the table in the docs."""
+
+
+def told_in(text: str) -> dict[str, str]:
+    """What a table of the docs has in its last column, by what happens."""
+    rows = [re.split(r"(?<!\\\\) ?\| ?", line) for line in text.partition(MARK)[2].splitlines()[2:]]
+    return {row[1]: row[-2] for row in rows}
+
+
+def told_after(step: Any) -> str:
+    """The seconds from a rank's failure to that of the step; empty where no rank has failed."""
+    at = step.attempts[-1]._row.error.get("at")
+    return f"{step.attempts[-1].ended.timestamp() - at:.1f} s" if at else ""
+
+
+def main() -> None:
+    """Run rows and write the docs' table."""
+    from tests.distributed.conftest import scripted
+    from tests.engine.conftest import Lab
+
+    docs = Path(__file__).resolve().parents[2] / "docs" / "guide" / "distributed-failures.md"
+    before, mark, _ = docs.read_text(encoding="utf-8").partition(MARK)
+    told = told_in(docs.read_text(encoding="utf-8"))
+    chosen = [row for row in FAILURES if row.name in sys.argv[1:] or not sys.argv[1:]]
+    for group, rows in itertools.groupby(chosen, lambda row: row.group):
+        members = list(rows)
+        with tempfile.TemporaryDirectory() as folder:
+            lab = scripted(Lab(Path(folder)), script(members), name=f"{group}.py")
+            lab.start(f"{group}.py").wait(1, 3600)
+            told |= {row.what: told_after(lab[group].steps[row.name]) for row in members}
+            lab.close()
+        docs.write_text(before + mark + "".join(f"{line}\n" for line in table(told)), encoding="utf-8")
 
 
 COLLECTIVES = [
@@ -413,6 +455,25 @@ COLLECTIVES = [
         cause="hang",
         rank=1,
         says="for rank 1: rank 1 stands at FILE:N: time.sleep(60), after",
+    ),
+    Failure(
+        name="functional",
+        what="one rank does not come to a functional collective, as DTensor calls them",
+        code="""
+        import torch.distributed._functional_collectives as functional
+
+        dist.init_process_group("gloo")
+        for batch in range(3):
+            if batch == 2 and dist.get_rank() == 1:
+                time.sleep(60)
+            functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD))
+        """,
+        cause="hang",
+        rank=1,
+        says=(
+            "rank 0 waited in the 3rd all_reduce (FILE:N) for rank 1: rank 1 stands at FILE:N: time.sleep(60), after 2 "
+            "all_reduce"
+        ),
     ),
     Failure(
         name="recv_alone",
@@ -912,6 +973,38 @@ PROCESSES = [
         says="DataLoader worker",
     ),
     Failure(
+        name="cuda_in_worker",
+        what="CUDA in a DataLoader's worker that was forked after the rank had used it",
+        code="""
+        def to_device():
+            torch.cuda._is_in_bad_fork = lambda: True  # as in a build for CUDA
+            torch.ones(1).cuda()
+
+        dist.init_process_group("gloo")
+        for batch in DataLoader(Numbers(does=to_device), batch_size=1, num_workers=1):
+            dist.all_reduce(batch)
+        """,
+        cause="user-error",
+        rank=1,
+        says="Cannot re-initialize CUDA in forked subprocess",
+    ),
+    Failure(
+        name="tokenizers_fork",
+        what="the warning of tokenizers about a fork, and another failure after it",
+        code="""
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            print("huggingface/tokenizers: The current process just got forked, after parallelism has already been "
+                  "used. Disabling parallelism to avoid deadlocks...", file=sys.stderr)
+            print("To disable this warning, you can either:", file=sys.stderr)
+            os._exit(3)
+        dist.barrier()
+        """,
+        cause="exited",
+        rank=1,
+        says="rank 1 of 2 left with exit code 3 before the step returned",
+    ),
+    Failure(
         name="thread_dies",
         what="a thread of one rank dies, and the rank waits for it",
         code="""
@@ -1033,3 +1126,6 @@ FAILURES = [
     *(attrs.evolve(row, group="start") for row in START),
     *(attrs.evolve(row, group="processes") for row in PROCESSES),
 ]
+
+if __name__ == "__main__":
+    main()

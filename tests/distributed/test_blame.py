@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -9,9 +10,11 @@ import attrs
 import pytest
 
 from stoker.core.protocol import Operation, RankEvidence, StepError
+from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import evidence
 from stoker.worker.blame import Verdict, ordinal, verdict
 from stoker.worker.notice import Terminated
+from stoker.worker.rank import WrongWorld, watch
 
 CLOSED = StepError(type="RuntimeError", message="[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:7")
 WATCHDOG = StepError(
@@ -67,6 +70,39 @@ CASES: dict[str, tuple[list[RankEvidence], bool, tuple[str, int | None, tuple[in
         ],
         False,
         ("nccl-timeout", 1, (1,)),
+    ),
+    "every process of JAX calls itself process 0": (
+        [
+            rank(number, end="died", status=-6, **calls(evidence.JAX_INIT, last=0.0, subject="rank 0 of 2"))
+            for number in range(2)
+        ],
+        False,
+        ("wrong-world", None, (0, 1)),
+    ),
+    "operations that only torch's flight recorder has": (
+        [
+            rank(0, stands="train.py:8", recorded=calls(REDUCE, REDUCE, last=0.0)["operations"]),
+            rank(1, stands="train.py:9", recorded=calls(REDUCE)["operations"]),
+        ],
+        True,
+        ("hang", 1, (1,)),
+    ),
+    "other operations in torch's flight recorder": (
+        [
+            rank(0, stands="train.py:8", recorded=calls(REDUCE, last=0.0, subject="[4] float")["operations"]),
+            rank(1, stands="train.py:8", recorded=calls(REDUCE, last=0.0, subject="[4] float")["operations"]),
+            rank(2, stands="train.py:8", recorded=calls(REDUCE, last=0.0, subject="[5] float")["operations"]),
+        ],
+        True,
+        ("mismatch", 2, (2,)),
+    ),
+    "the flight recorder of a rank that is gone is not known": (
+        [
+            rank(0, stands="train.py:8", recorded=calls(REDUCE, last=0.0)["operations"]),
+            rank(1, end="returned"),
+        ],
+        True,
+        ("none", None, ()),
     ),
     "NCCL's watchdog aborts the ranks that wait": (
         [
@@ -231,3 +267,24 @@ def test_an_exception_that_is_handled_is_told_from_one_on_its_way() -> None:
 )
 def test_ordinals(number: int, text: str) -> None:
     assert ordinal(number) == text
+
+
+def test_a_world_of_jax_with_ranks_that_nobody_started(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "jax" / "_src"
+    package.mkdir(parents=True)
+    (package / "distributed.py").write_text(
+        "global_state = None\n"
+        "def initialize(coordinator_address=None, num_processes=None, process_id=None):\n"
+        "    return num_processes\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    watch(LAUNCHERS.load("command"), 2)
+    jax = importlib.import_module("jax._src.distributed")
+    try:
+        with pytest.raises(WrongWorld, match=r"initialize is called for a world that has 3 ranks here, and 2 were"):
+            jax.initialize("127.0.0.1:1", 3, 0)
+        assert jax.initialize("127.0.0.1:1", num_processes=2, process_id=1) == 2
+        assert jax.initialize() is None
+    finally:
+        for name in ("jax", "jax._src", "jax._src.distributed"):
+            sys.modules.pop(name, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.distributed.conftest import scripted
-from tests.distributed.failures import FAILURES, Failure, script, table, without_lines
+from tests.distributed.failures import FAILURES, MARK, Failure, script, table, told_in, without_lines
 from tests.engine.conftest import Lab
 
 GROUPS = {group: list(rows) for group, rows in itertools.groupby(FAILURES, lambda row: row.group)}
@@ -55,4 +55,4 @@ def test_the_slowest_rank_is_in_the_usage(ran: Any) -> None:
 
 def test_the_docs_have_the_table(repository: Path) -> None:
     text = (repository / "docs" / "guide" / "distributed-failures.md").read_text(encoding="utf-8")
-    assert text.partition("failures.py -->\n")[2].splitlines() == list(table())
+    assert text.partition(MARK)[2].splitlines() == list(table(told_in(text)))

@@ -12,7 +12,8 @@ import pytest
 from tests.engine.conftest import Lab
 
 from stoker.core.devices import Lease
-from stoker.worker import hang
+from stoker.worker import hang, processes
+from stoker.worker.processes import Activity
 
 STILL = """
 @step(cache=False, launch=plain(3, hang_after="6s"))
@@ -127,7 +128,7 @@ collective()
 @pytest.mark.slow
 def test_a_collective_that_a_rank_never_enters(script: Callable[[str], Lab], error_of: Any) -> None:
     lab = script(COLLECTIVE)
-    lab.start("script.py").wait(1, 200.0)
+    lab.start("script.py").wait(1, 600.0)
     run = lab["collective"]
     for key, missing, others in (("sleeps", 1, "0, 2"), ("spins", 2, "0, 1")):
         assert run.steps[key].failure.cause == "hang"
@@ -142,7 +143,7 @@ def test_a_collective_that_a_rank_never_enters(script: Callable[[str], Lab], err
 
 def test_ranks_that_came_to_a_stand_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {1: 0.0, 2: 0.0}
-    monkeypatch.setattr(hang.processes, "cpu_seconds", used.__getitem__)
+    monkeypatch.setattr(hang.processes, "use_of", lambda pid: Activity(cpu=used[pid]))
     asked = []
     monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: asked.append(now) or dict.fromkeys(ranks, "waits"))
     watch = hang.HangDetector(4.0)
@@ -157,7 +158,7 @@ def test_ranks_that_came_to_a_stand_one_after_the_other(monkeypatch: pytest.Monk
 def test_the_kernels_whole_ticks_are_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank in a collective keeps its connections alive: a tick of the clock now and then, never none for long."""
     used = {1: 0.0, 2: 0.0}
-    monkeypatch.setattr(hang.processes, "cpu_seconds", used.__getitem__)
+    monkeypatch.setattr(hang.processes, "use_of", lambda pid: Activity(cpu=used[pid]))
     monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: dict.fromkeys(ranks, "waits"))
     watch = hang.HangDetector(6.0)
     looks = [100 + look / 2 for look in range(24)]
@@ -167,7 +168,54 @@ def test_the_kernels_whole_ticks_are_no_work(monkeypatch: pytest.MonkeyPatch) ->
         if watch.hangs({0: 1, 1: 2}, now, ""):
             break
     assert now == 106.0
-    assert watch.report["sentence"].startswith("no rank used the CPU for 6 s")
+    assert watch.report["sentence"].startswith("no rank computed, read or wrote for 6 s")
+
+
+@pytest.mark.parametrize(
+    ("each", "after"),
+    [
+        (Activity(cpu=0.2, starved=0.3), 15.0),  # it gets 40 % of a CPU: the others wait so much longer for it
+        (Activity(cpu=0.5, starved=0.0), 6.0),
+        (Activity(cpu=0.0, starved=0.45), 30.0),  # five times at most
+        (Activity(moved=100_000), 6.0),
+    ],
+)
+def test_a_rank_that_is_starved_is_waited_for_longer(
+    monkeypatch: pytest.MonkeyPatch, each: Activity, after: float
+) -> None:
+    """Rank 0 waits in a collective for rank 1, which works, as far as it gets a CPU."""
+    used = {1: Activity(), 2: Activity()}
+    monkeypatch.setattr(hang.processes, "use_of", used.__getitem__)
+    monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: {0: FAULTHANDLER, 1: "works"})
+    watch, now = hang.HangDetector(6.0), 100.0
+    while not watch.hangs({0: 1, 1: 2}, now, ""):
+        used[2] = Activity(*map(sum, zip(used[2], each)))
+        now += 0.5
+    assert now - 100.0 == pytest.approx(after, abs=1.0)
+
+
+@pytest.mark.parametrize("each", [Activity(cpu=0.001, starved=0.3), Activity(moved=100_000)])
+def test_ranks_that_want_a_cpu_or_read_and_write_do_not_hang(monkeypatch: pytest.MonkeyPatch, each: Activity) -> None:
+    used = {1: Activity(), 2: Activity()}
+    monkeypatch.setattr(hang.processes, "use_of", used.__getitem__)
+    monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: dict.fromkeys(ranks, "waits"))
+    watch = hang.HangDetector(6.0)
+    for look in range(100):
+        assert not watch.hangs({0: 1, 1: 2}, 100.0 + look / 2, ""), "all ranks are at work"
+        used = {pid: Activity(*map(sum, zip(use, each))) for pid, use in used.items()}
+        monkeypatch.setattr(hang.processes, "use_of", used.__getitem__)
+
+
+def test_what_a_process_uses_is_read_from_the_kernel(tmp_path: Path) -> None:
+    code = "import sys; data = b'x' * 10_000_000; open(sys.argv[1], 'wb').write(data); print(flush=True); input()"
+    child = [sys.executable, "-c", code, str(tmp_path / "file")]
+    parent = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *child]
+    with subprocess.Popen(parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        use = processes.use_of(process.pid)
+        process.communicate(b"\n")
+    assert use.cpu > 0 and use.moved >= 10_000_000, "of what it started, too"
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ elastic()
 @pytest.mark.slow
 def test_elastic_restarts_are_counted(script: Callable[[str], Lab]) -> None:
     lab = script(ELASTIC)
-    lab.start("script.py").wait(1, 120.0)
+    said = lab.start("script.py").wait(1, 120.0)
     run = lab["elastic"]
     assert run.steps["recovers"].load() == [[0, 1], [1, 1]]
     usage, lost = run.steps["recovers"].usage, run.steps["recovers"].lost
@@ -171,6 +171,8 @@ def test_elastic_restarts_are_counted(script: Callable[[str], Lab]) -> None:
         ("recovers", 0, 1),
         ("recovers", 1, 1),
     ]
+    assert failure.earlier.startswith("start 1: rank 1: ValueError: time 0 (") and "script.py:" in failure.earlier
+    assert f"  before: {failure.earlier}\n" in said
     reasons = [event.data["message"] for event in run.events if event.kind == "restarted" and "message" in event.data]
     assert "time 0" in reasons, "why the rank was started again"
 

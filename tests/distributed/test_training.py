@@ -3,6 +3,9 @@ order of decorators is in tests/integrations/test_huggingface.py."""
 
 from __future__ import annotations
 
+import json
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,53 @@ def test_the_same_loss_on_one_two_and_four_ranks(lab: Lab, repository: Path) -> 
     assert losses[1][-1] < losses[1][0] / 2, "it learns"
     for ranks in (2, 4):
         assert losses[ranks] == pytest.approx(losses[1], rel=1e-3), f"{ranks} ranks"
+
+
+SLOWER = """
+@step(cache=False, launch=Torchrun(nproc_per_node=2))
+def train() -> int:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for _ in range(10):
+        if context.rank == 1:
+            time.sleep(0.3)  # its data are slow
+        model(torch.ones(2, 4)).sum().backward()
+    return 1
+
+@pipeline
+def slower():
+    train()
+
+slower()
+"""
+
+
+def test_ranks_are_seen_while_they_run(script: Callable[[str], Lab]) -> None:
+    lab = script(SLOWER.replace("range(10)", "range(10_000)"))
+    process = lab.start("script.py")
+    deadline, found = time.monotonic() + 120, [{"slowest": ""}]
+    while not found[0]["slowest"].startswith("rank 1 slowest, others waited up to "):
+        assert time.monotonic() < deadline, found
+        found = json.loads(lab.run("stoker", "top", "--json"))["steps"] or found
+    drawn = lab.run("stoker", "top", "--once")
+    lab.run("stoker", "cancel", lab["slower"].id, "--now")
+    process.wait(None, 120.0)
+    first, second = found[0]["ranks"]
+    assert (first["rank"], second["rank"]) == (0, 1) and first["waits"] > second["waits"]
+    assert first["batches"] > 0 and first["memory"] > 50_000_000
+    assert re.search(r"^ +1 +[\d.]+ +[\d.]+ MB +\d+% +\d+ .* train$", drawn, re.MULTILINE), drawn
+    assert "slower" in drawn and " train: rank 1 slowest, others waited up to " in drawn
+
+
+def test_waits_in_the_backward_pass_are_counted(script: Callable[[str], Lab]) -> None:
+    lab = script(SLOWER)
+    lab.run("script.py")
+    waits = lab["slower"].steps["train"].usage.rank_waits
+    assert waits[0] > 2 * waits[1], waits
 
 
 ACCELERATE = """

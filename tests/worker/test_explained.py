@@ -21,6 +21,36 @@ def error(text: str, *because: str) -> StepError:
     return StepError(type=kind, message=message, because=because)
 
 
+NATIVE = {
+    # Python before 3.14: glibc's words, before faulthandler's.
+    "libc.so.6 (abort+0xd3), called by libtorch_cpu.so (_ZN3c106detail14torchCheckFailEPKc+0x5b)": [
+        "/usr/lib/libc.so.6(+0x8aeec)[0x7f3233ca8eec]",
+        "/usr/lib/libc.so.6(gsignal+0x12)[0x7f3233c59fb2]",
+        "/usr/lib/libc.so.6(abort+0xd3)[0x7f3233c44472]",
+        "/usr/lib/libstdc++.so.6(+0xae20c)[0x7f3233efa82d]",
+        "/v/site-packages/torch/lib/libtorch_cpu.so(_ZN3c106detail14torchCheckFailEPKc+0x5b)[0x7f3233fa75a2]",
+        "Fatal Python error: Aborted",
+    ],
+    # From 3.14 on: faulthandler's own, after the frames of Python.
+    "lookup.so (+0x11a9)": [
+        "Fatal Python error: Segmentation fault",
+        "Current thread's C stack trace (most recent call first):",
+        '  Binary file "/usr/bin/python3.14", at _Py_DumpStack+0x42 [0x64da2f]',
+        '  Binary file "/usr/bin/python3.14", at +0x1c5a4d [0x6a1b40]',
+        '  Binary file "/usr/lib/libc.so.6", at +0x3c050 [0x7f1c3a]',
+        '  Binary file "/v/lookup.so", at +0x11a9 [0x7f1c40]',
+        "  <truncated rest of calls>",
+    ],
+}
+
+
+@pytest.mark.parametrize("native", NATIVE)
+def test_the_library_that_failed_is_named(native: str) -> None:
+    deep = [f'  File "/v/site-packages/torch/nn/module.py", line {number} in forward' for number in range(90)]
+    found = explain_failure(StepError(), [*NATIVE[native], *deep], Ending(signal=signal.SIGSEGV))
+    assert found.evidence.endswith(f"; native: {native}")
+
+
 def test_what_is_unknown_stays_the_steps_own() -> None:
     found = explain_failure(
         error("ValueError: no"), ["CUDA out of memory. Tried to allocate 1 GiB"], Ending(cause="user-error")

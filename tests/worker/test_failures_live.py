@@ -363,6 +363,43 @@ def test_the_kernels_oom_killer_is_recognised(project: Any, group: Callable[[], 
     assert run.steps["by_hand"].cause == "killed"
 
 
+GREEDY_RANK = """
+import os, sys, time
+from stoker import context, pipeline, step
+from stoker.config import Command
+
+STARTS = (
+    "import os, subprocess, sys; "
+    "ranks = [subprocess.Popen(sys.argv[1:], env={**os.environ, 'RANK': str(rank), 'WORLD_SIZE': '2', "
+    "'LOCAL_RANK': str(rank), 'LOCAL_WORLD_SIZE': '2', 'GROUP_RANK': '0'}) for rank in range(2)]; "
+    "[rank.wait() for rank in ranks]"
+)
+
+@step(launch=Command([sys.executable, "-c", STARTS], num_processes=2))
+def ranks() -> None:
+    held = []
+    while context.rank == 1:
+        held.append(bytearray(os.urandom(1) * 10_000_000))
+    time.sleep(60)
+
+@pipeline
+def squeezed():
+    ranks()
+
+if __name__ == "__main__":
+    squeezed()
+"""
+
+
+def test_a_rank_that_the_kernel_kills_for_its_memory_is_named(project: Any, group: Callable[[], None]) -> None:
+    project.write({"squeezed.py": GREEDY_RANK})
+    env = {**os.environ, "STOKER_HOME": str(project.home)}
+    subprocess.run([sys.executable, "squeezed.py"], cwd=project.folder, env=env, check=False, preexec_fn=group)
+    failure = project.client().runs()[0].steps["ranks"].failure
+    assert (failure.cause, failure.rank, failure.retryable) == ("host-oom", 1, "elsewhere"), failure.message
+    assert "oom_kill counter in" in failure.evidence and "resources.memory" in failure.advice
+
+
 def test_a_full_disk_is_recognised(project: Any, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

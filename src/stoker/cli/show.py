@@ -266,7 +266,12 @@ def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
     body = (failure.traceback or failure.message).rstrip()
     yield body
     explanation = explanation_lines(
-        why=failure.why, advice=failure.advice, evidence=failure.evidence, whole=failure.whole, body=body
+        why=failure.why,
+        advice=failure.advice,
+        evidence=failure.evidence,
+        whole=failure.whole,
+        earlier=failure.earlier,
+        body=body,
     )
     yield from (folded(line.strip(), "  ", indent="       ") for line in explanation.splitlines())
     if failure.stacks and not stacks:

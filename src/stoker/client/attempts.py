@@ -55,6 +55,8 @@ class Failure:
     """The processes of a distributed step."""
     failed_ranks: tuple[int, ...] = ()
     """All ranks that failed before the others were ended."""
+    earlier: str = attrs.field(default="", repr=False)
+    """Why the launcher started the ranks anew before, from the first start to the last (`max_restarts`)."""
     stacks: Mapping[int, str] = attrs.field(factory=dict, repr=False)
     """Rank → the text of its stacks, if the step hung."""
     whole: str = attrs.field(default="", repr=False)
@@ -176,6 +178,7 @@ def _failure(row: AttemptRow) -> Failure | None:
         rank=_number(row.error.get("rank")),
         world_size=_number(row.error.get("world_size")),
         failed_ranks=tuple(rank for rank in _list(row.error.get("failed_ranks")) if _number(rank) is not None),
+        earlier=str(row.error.get("earlier", "")),
         stacks=_stacks(row.error.get("stacks")),
         whole=str(row.error.get("whole", "")),
     )

@@ -44,8 +44,8 @@ class Usage:
 
     rank_waits: Mapping[int, float] = attrs.field(factory=dict)
     """Of a step with a launcher: the share of its time that each rank spent in collective operations of
-    `torch.distributed`, by rank; those of DistributedDataParallel's backward pass do not count. Empty where no rank was
-    in any."""
+    `torch.distributed`, and waited for others in backward passes of DistributedDataParallel, by rank. Empty where no
+    rank was in any."""
 
     lost: float | None = None
     """Seconds of work after the last checkpoint that failures ended: restarted ranks, or the next attempt, do it

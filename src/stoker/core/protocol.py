@@ -187,9 +187,11 @@ class StepError:
     """What was raised, or went wrong. `place` is the user's line; `because` are the exceptions below it, as Python
     prints them.
 
-    Of a distributed step: `rank` of `world_size` failed first, and `failed_ranks` before they were ended; `node` went
-    away or could not take part; `stacks` by rank are where ranks stood when they hung, `flight_recorder` what NCCL had
-    recorded.
+    Of a distributed step: `rank` of `world_size` failed first, at the time `at` (of ranks that hung: since when they
+    stood still), and `failed_ranks` before they were ended; `node` went away or could not take part; `stacks` by rank
+    are where ranks stood when they hung, `flight_recorder` what NCCL had recorded.
+
+    `earlier` says why its launcher started the ranks anew before, from the first start to the last.
 
     `machine` is what the platform calls the one whose devices the gate refuses.
 
@@ -209,6 +211,8 @@ class StepError:
     node: int | None = None
     machine: str = ""
     sentence: str = ""
+    earlier: str = ""
+    at: float = 0.0
     stacks: Mapping[str, str] = attrs.field(factory=dict)
     flight_recorder: Mapping[str, str] = attrs.field(factory=dict)
     digest: str = ""
@@ -239,6 +243,8 @@ class RankEvidence:
     `stands` is the user's line of its main thread and `text` that line; `lock` is what it waits for there. `threads`
     are what its other threads died of, by name. `said` is what it printed last, of one that died. `operations` are its
     last ones, `counts` the number of the last one in each group, and `waited` the seconds that all of them took.
+    `recorded` are the last ones in torch's flight recorder, which has those that are called from C++, too, and not from
+    where; only of ranks that gave an account.
     """
 
     COMPACT: ClassVar = True
@@ -257,6 +263,7 @@ class RankEvidence:
     operations: tuple[Operation, ...] = ()
     counts: Mapping[str, int] = attrs.field(factory=dict)
     waited: float = 0.0
+    recorded: tuple[Operation, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 OBSERVED: Final = ("cause", "message", "attempt", "receipt", "warning")
 """The facts of a settled step that observers get, where it has them."""
-OBSERVED_OF_ERRORS: Final = ("traceback", "why", "advice", "evidence", "whole", "rank", "world_size")
+OBSERVED_OF_ERRORS: Final = ("traceback", "why", "advice", "evidence", "whole", "rank", "world_size", "earlier")
 """The fields of an attempt's error document that observers get, where it has them."""
 _WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")
 

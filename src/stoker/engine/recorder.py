@@ -95,8 +95,8 @@ class RunMetrics:
 
 T = TypeVar("T")
 
-_TAIL: Final = 40
-"""Last lines of a log that are searched for why a process died; a caught error further up would mislead."""
+_TAIL: Final = 160
+"""Last lines of a log that may say why a process died: faulthandler writes up to 100 frames of Python."""
 _OF_ATTEMPTS: Final = ("started", "ended", "cause", "error", "exit_code", "usage", "changes")
 _OF_STEPS: Final = ("started", "cause", "cached_from", "usage")
 """Facts that are columns of an attempt's and of a step's row, where an execution has them."""

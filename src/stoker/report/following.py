@@ -121,7 +121,7 @@ class RunWatch:
         step = self._run.steps[row.key] if row.status == "failed" else None
         failure = None if step is None else step.failure
         seconds = row.ended - row.started if row.ended is not None and row.started is not None else None
-        names = ("traceback", "why", "advice", "evidence", "whole")
+        names = ("traceback", "why", "advice", "evidence", "whole", "earlier")
         why = {} if failure is None else {name: getattr(failure, name) for name in names}
         rank = {} if failure is None or failure.rank is None else {"rank": failure.rank}
         if failure is not None and rank:

@@ -30,6 +30,7 @@ from stoker.devices.leases import Ledger
 from stoker.devices.probe import processes
 from stoker.devices.processtree import Tree
 from stoker.devices.samples import LatestSample, latest
+from stoker.report.rankuse import RankUse, RankWatch, slowest_text
 from stoker.report.streams import say
 from stoker.stacks import Stack
 from stoker.store.store import open_store
@@ -210,6 +211,8 @@ class StepUse:
     """UUIDs of the devices that it holds on this machine."""
     node: str = ""
     """The platform's node or job; empty on this machine."""
+    ranks: tuple[RankUse, ...] = ()
+    """Those of its ranks that are on this machine."""
 
 
 @frozen(kw_only=True)
@@ -246,6 +249,7 @@ class MachineWatch:
         self._client = client
         self._scratch = scratch
         self._ledger = ledger_of(inventory)
+        self._ranks = RankWatch()
         self._trees: dict[int, Tree] = {}
         self._cpu: dict[str, tuple[float, float]] = {}
         self._meters: dict[str, list[Meter]] = {}
@@ -264,12 +268,13 @@ class MachineWatch:
         measured = {
             uuid: row for sample in samples.values() if sample is not None for uuid, row in sample.devices.items()
         }
+        users = by_device(processes)
         held = {f"{one.holder.run}/{one.holder.key}/{one.holder.attempt}": one.devices for one in ledger}
         return MachineUse(
             host=host_use(),
             inventory=self._inventory,
-            devices=tuple(self._devices(ledger, by_device(processes), measured)),
-            steps=tuple(self._steps(running, samples, held)),
+            devices=tuple(self._devices(ledger, users, measured)),
+            steps=tuple(self._steps(running, samples, held, users)),
             waiting=tuple((_words(one), one.waits) for one in ledger if not one.devices),
             nodes=tuple(nodes),
             problem=problem,
@@ -350,7 +355,11 @@ class MachineWatch:
         running: Sequence[_Running],
         samples: Mapping[str, LatestSample | None],
         held: Mapping[str, tuple[str, ...]],
+        users: Mapping[str, Sequence[Process]],
     ) -> Iterable[StepUse]:
+        ranks = ranks_of(one.job for one in running)
+        self._ranks.forget(pid for pids in ranks.values() for pid in pids.values())
+        on_devices = {uuid: [one.pid for one in on_it] for uuid, on_it in users.items()}
         unwatched = {one.job for one in running if not one.node and samples.get(one.job) is None}
         roots = processes_of(unwatched)
         living = {pid for pids in roots.values() for pid in pids}
@@ -370,6 +379,7 @@ class MachineWatch:
                 seconds=None if one.since is None else max(0.0, time.time() - one.since),
                 devices=held.get(one.job, ()),
                 node=one.node,
+                ranks=self._ranks.look(ranks.get(one.job, {}), on_devices),
                 **use,
             )
 
@@ -407,20 +417,33 @@ def processes_of(jobs: Iterable[str]) -> dict[str, list[int]]:
 
     Empty on a system without /proc.
     """
-    wanted = {name_of(job): job for job in jobs}
-    if not wanted:
-        return {}
     alone: dict[str, list[int]] = {}
     ranks: dict[str, list[int]] = {}
-    for pid in _pids():
+    for job, rank, pid in _named(jobs):
+        (ranks if rank else alone).setdefault(job, []).append(pid)
+    return {**ranks, **alone}
+
+
+def ranks_of(jobs: Iterable[str]) -> dict[str, dict[int, int]]:
+    """Job → its ranks on this machine, each with its process."""
+    found: dict[str, dict[int, int]] = {}
+    for job, rank, pid in sorted(_named(jobs)):
+        if rank.isdecimal():
+            found.setdefault(job, {}).setdefault(int(rank), pid)  # what it forks has its name, and a later pid
+    return found
+
+
+def _named(jobs: Iterable[str]) -> Iterable[tuple[str, str, int]]:
+    """The processes of jobs: job, rank as text (empty for none), pid."""
+    wanted = {name_of(job): job for job in jobs}
+    for pid in _pids() if wanted else ():
         try:
             with open(f"/proc/{pid}/comm", "rb") as file:
-                name, dash, _ = file.read(64).decode("utf-8", "replace").strip().partition("-")
+                name, _, rank = file.read(64).decode("utf-8", "replace").strip().partition("-")
         except OSError:
             continue
         if name in wanted:
-            (ranks if dash else alone).setdefault(wanted[name], []).append(pid)
-    return {**ranks, **alone}
+            yield wanted[name], rank, pid
 
 
 def stack_nodes(stack: Stack) -> list[StackNodes]:
@@ -480,7 +503,7 @@ def use_document(use: MachineUse) -> dict[str, Any]:
             }
             for one in use.devices
         ],
-        "steps": [attrs.asdict(one) for one in use.steps],
+        "steps": [{**attrs.asdict(one), "slowest": slowest_text(one.ranks)} for one in use.steps],
         "waiting": [{"attempt": attempt, "why": why} for attempt, why in use.waiting],
         "nodes": to_json(use.nodes),
         "problem": use.problem,

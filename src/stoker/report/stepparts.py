@@ -104,6 +104,8 @@ def failure_part(failure: Document, *, unfolded: bool = False) -> Html:
         parts.append(element("p", None, failure["why"]))
     if failure.get("advice"):
         parts.append(element("p", None, element("strong", None, "What to do: "), failure["advice"]))
+    if failure.get("earlier"):
+        parts.append(element("p", None, "Before: ", bounded(failure["earlier"], 2_000)))
     if failure.get("retryable") in _RETRY:
         parts.append(element("p", {"class": "muted"}, _RETRY[failure["retryable"]]))
     if failure.get("evidence"):

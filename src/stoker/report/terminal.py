@@ -155,7 +155,7 @@ class Terminal:
         where = f" on rank {facts['rank']} of {facts['world_size']}" if "rank" in facts else ""
         head = self._paint(f"{key} failed{where}: {facts.get('cause', '')}", "1;31")
         body = facts.get("traceback") or facts.get("message") or ""
-        parts = {name: facts.get(name, "") for name in ("why", "advice", "evidence", "whole")}
+        parts = {name: facts.get(name, "") for name in ("why", "advice", "evidence", "whole", "earlier")}
         words = explanation_lines(**parts, body=body)
         if "rank" in facts:
             body = short_traceback(body.rstrip(), _RANKS_FAILURE - words.count("\n") - 1)

@@ -8,6 +8,7 @@ from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report.live import columns_of, cut, pad
 from stoker.report.machine import DeviceUse, MachineUse, StackNodes, StepUse
+from stoker.report.rankuse import RankUse, slowest_text
 
 Paint = Callable[[str, str], str]
 """A text in an ANSI colour."""
@@ -17,7 +18,9 @@ _ELASTIC: Final = "step"
 _LEAST_NAME: Final = 20
 """Columns of a name that is cut."""
 _NO_LIMIT: Final = 1_000_000
-_RIGHT: Final = frozenset({"util", "cpus", "memory", "power", "temp", "index", "time", "processes", "nodes"})
+_RIGHT: Final = frozenset(
+    {"util", "cpus", "memory", "power", "temp", "index", "time", "processes", "nodes", "rank", "waits", "batches"}
+)
 """Columns of figures."""
 _LEAST: Final = 3
 """Lines of a section that are shown however low the terminal is."""
@@ -38,6 +41,9 @@ def draw(use: MachineUse, *, paint: Paint, width: int = _NO_LIMIT, height: int =
         lines += _table(headers, shown, width=width, paint=paint)
         if len(shown) < len(rows):
             lines.append(paint(cut(f"… and {count_text(len(rows) - len(shown), f'more {noun}')}", width), "2"))
+    for one in use.steps:
+        if text := slowest_text(one.ranks):
+            lines.append(paint(cut(f"{one.run} {one.key}: {text}", width), "33"))
     for attempt, why in use.waiting:
         lines.append(paint(cut(f"{attempt} waits: {why}", width), "33"))
     lines += [paint(cut(f"{one.part}: {one.problem}", width), "31") for one in use.nodes if one.problem]
@@ -56,6 +62,12 @@ def _sections(use: MachineUse) -> Iterator[Section]:
     index = {one.device.uuid: f"{one.device.model} {one.device.index}" for one in use.devices}
     headers = ("run", "step", "time", "cpus", "memory", "processes", "devices", "on")
     yield headers, [_step_row(one, index) for one in use.steps], "step"
+    headers = ("rank", "cpus", "memory", "waits", "batches", "devices", "in", "of")
+    busy = {
+        one.device.uuid: index[one.device.uuid] + ("" if one.utilization is None else f" {one.utilization:.0f} %")
+        for one in use.devices
+    }
+    yield headers, [_rank_row(rank, one, busy) for one in use.steps for rank in one.ranks], "rank"
     headers = ("node", "state", "cpus", "memory", "accelerators", "in", "of")
     yield headers, [_node_row(node, part) for part in use.nodes for node in part.nodes], "node"
 
@@ -105,6 +117,19 @@ def _step_row(use: StepUse, index: dict[str, str]) -> tuple[str, ...]:
         "-" if use.processes is None else str(use.processes),
         ", ".join(index.get(uuid, uuid) for uuid in use.devices),
         use.node or "this machine",
+    )
+
+
+def _rank_row(use: RankUse, step: StepUse, index: dict[str, str]) -> tuple[str, ...]:
+    return (
+        str(use.rank),
+        "-" if use.cpus is None else f"{use.cpus:.2f}",
+        "-" if use.memory is None else memory_text(use.memory),
+        "-" if use.waits is None else f"{use.waits:.0%}",
+        str(use.batches) if use.batches else "",
+        ", ".join(index.get(uuid, uuid) for uuid in use.devices),
+        use.operation,
+        f"{step.run} {step.key}",
     )
 
 

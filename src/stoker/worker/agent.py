@@ -79,6 +79,8 @@ _WORDS: Final = 60
 """Lines of a launcher's last words in which the reason of its end is looked for."""
 _REASON: Final = 300
 """Characters of such a reason."""
+_OF_OTHERS: Final = "no rank of this node failed by itself"
+"""Why a node's ranks were started again where another node is the reason."""
 _CHUNK: Final = 1 << 18
 _TURN: Final = 0.005
 """Seconds between two looks at processes that were killed."""
@@ -164,6 +166,8 @@ class Agent:
         self._witnesses: dict[int, socket.socket] = {}
         self._asked = False
         self._evidence: tuple[RankEvidence, ...] = ()
+        self._earlier: list[str] = []
+        """Why each start of the ranks failed after which the launcher started them again."""
         self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
         self._stragglers = hang.StragglerDetector()
         self._peaks = TreePeaks()
@@ -242,6 +246,8 @@ class Agent:
                 evidence=evidence,
                 blobs=self._blobs,
             )
+            if result.error is not None and self._earlier:
+                result = attrs.evolve(result, error=attrs.evolve(result.error, earlier="; ".join(self._earlier)))
             return attrs.evolve(
                 result,
                 left=len(self._left),
@@ -379,6 +385,7 @@ class Agent:
         if restarts:
             if restarts > self._round:
                 self._begin_round(restarts)
+            self._note_start(restarts)
             facts = {"rank": rank, "times": restarts, **_end_of(earlier)}
             self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
             self._failed_at, self._asked = 0.0, False
@@ -398,6 +405,17 @@ class Agent:
         broke_at, context = self._broke_at or time.time(), self._job.context
         saved = Checkpoints(context["checkpoints"]).last_saved(context["run"], context["key"], broke_at)
         return max(0.0, broke_at - max(saved or 0.0, self._began_at))
+
+    def _note_start(self, number: int) -> None:
+        """Remember why the ranks' start of a number failed, when the first rank of the next one reports."""
+        if number <= len(self._earlier):
+            return
+        verdict = blame.verdict(self._collected())
+        if verdict is not None and (verdict.own or self._gang is None):
+            failure = _blamed(verdict, self._collected(), self._node.world_size).error or StepError()
+            self._earlier.append(f"start {number}: {_in_short(failure)}")
+        else:
+            self._earlier.append(f"start {number}: {_OF_OTHERS}")
 
     def _on_hang_up(self, connection: socket.socket) -> None:
         """Note a watcher that hung up without a report as killed, and its rank with it."""
@@ -733,6 +751,10 @@ def result_of_all(
     result = _result_of_all(head, others, lost, node, launch, blobs)
     nodes = [head, *others.values()]
     ranks = {rank: peak for other in nodes for rank, peak in other.rank_peaks.items()}
+    earlier = [other.error.earlier for other in nodes if other.error is not None and other.error.earlier]
+    if earlier and result.error is not None:
+        told = min(earlier, key=lambda text: text.count(_OF_OTHERS))
+        result = attrs.evolve(result, error=attrs.evolve(result.error, earlier=told))
     waits = {rank: share for other in nodes for rank, share in other.rank_waits.items()}
     return attrs.evolve(
         result,
@@ -748,7 +770,7 @@ def result_of_all(
 
 def _for_head(rank: RankEvidence) -> RankEvidence:
     """What the head gets to know of a rank on another node."""
-    return attrs.evolve(rank, operations=rank.operations[-_OPERATIONS:])
+    return attrs.evolve(rank, operations=rank.operations[-_OPERATIONS:], recorded=rank.recorded[-_OPERATIONS:])
 
 
 def _result_of_all(
@@ -807,9 +829,12 @@ def _blamed(
     elif error is None:
         error = StepError(message=f"rank {state.rank} of {world_size} {_ending_text(state.status)}")
         exit_code = state.status
-    error = attrs.evolve(error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault)
     # By wall-clock time, to be compared with other nodes'.
     at = state.at or min((one.at for one in evidence if one.at), default=time.time())
+    since = at if report is None or not report.at else report.at
+    error = attrs.evolve(
+        error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault, at=round(since, 3)
+    )
     cause = verdict.cause or (HANG if report is not None else state.cause)
     return StepResult(ok=False, cause=cause, error=error, exit_code=exit_code, failed_at=at, echo=not verdict.own)
 
@@ -822,6 +847,13 @@ def _end_of(state: RankState | None) -> dict[str, str]:
         return {"message": _ending_text(state.status)}
     error = state.result.error or StepError()
     return {"cause": state.result.cause, "message": bounded(error.message, _REASON)}
+
+
+def _in_short(error: StepError) -> str:
+    """An error as a part of a sentence: whose it is, what it says, and where."""
+    words = error.sentence or ": ".join(filter(None, (error.type, error.message.partition("\n")[0])))
+    rank = "" if error.sentence or error.rank is None or words.startswith("rank ") else f"rank {error.rank}: "
+    return f"{rank}{bounded(words, _REASON)}" + (f" ({error.place})" if error.place else "")
 
 
 def _ending_text(status: int | None) -> str:

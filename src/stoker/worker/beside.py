@@ -12,6 +12,7 @@ import hashlib
 import os
 from typing import Final
 
+from stoker.worker import nativestack
 from stoker.worker.rankstate import STACKS
 
 STACKS_FILE: Final = "stoker-stacks"
@@ -39,7 +40,7 @@ def take_name(job: str, rank: int | None = None) -> None:
         if rank is None and _owner != os.getpid():
             faulthandler.register(STACKS, file=os.memfd_create(STACKS_FILE), all_threads=True)
             # A fault in native code writes where Python stood into the step's output: `failure` reads it there.
-            faulthandler.enable(file=2, all_threads=False)
+            nativestack.enable()
             _owner = os.getpid()
     except (OSError, AttributeError):
         return  # another system, or a sandbox without /proc: nobody finds the process, and the step goes on

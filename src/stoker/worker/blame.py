@@ -26,7 +26,7 @@ from stoker.core.status import (
     WRONG_WORLD,
 )
 from stoker.worker import signatures
-from stoker.worker.evidence import COLLECTIVES, FORWARD, INIT, LEAVE, PEERS, SLOTS
+from stoker.worker.evidence import COLLECTIVES, FORWARD, INIT, INITS, JAX_INIT, LEAVE, PEERS, SLOTS
 from stoker.worker.failure import exceptions_in
 
 CONSEQUENCES: Final = frozenset({NCCL_REMOTE_PEER, NCCL_ERROR, NCCL_TIMEOUT, RENDEZVOUS})
@@ -36,6 +36,10 @@ SAME_EVERYWHERE: Final = frozenset(
      "reduce_scatter", "reduce_scatter_tensor", "broadcast_object_list"}
 )  # fmt: skip
 """Operations whose tensor has one shape and type on all ranks; of others it may differ."""
+_OWN_PLACE: Final = {
+    INIT: "call init_process_group without rank and world_size: it reads RANK and WORLD_SIZE",
+    JAX_INIT: "launch the step with Jax(…), which calls jax.distributed.initialize itself",
+}
 _ABORTED: Final = frozenset({-signal.SIGABRT, 128 + signal.SIGABRT})
 _SHOWN: Final = 16
 """Ranks that a sentence lists."""
@@ -131,17 +135,17 @@ def _wrong_world(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
         return Verdict(rank=wrong[0].rank, at_fault=_numbers(wrong))
     claimed: dict[str, list[RankEvidence]] = defaultdict(list)
     for rank in ranks:
-        first = next((one for one in rank.operations if one.name == INIT and one.ended <= 0), None)
+        first = next((one for one in rank.operations if one.name in INITS and one.ended <= 0), None)
         if first is not None and not first.subject.startswith("rank -1 "):
             claimed[first.subject.partition(" of ")[0]].append(rank)
     for claim, members in claimed.items():
         if len(members) > 1:
-            place = next(one.place for one in members[0].operations if one.name == INIT)
+            called = next(one for one in members[0].operations if one.name in INITS)
             return Verdict(
                 cause=WRONG_WORLD,
                 at_fault=_numbers(members),
-                sentence=f"{_ranks(members)} all call init_process_group as {claim} (at {place})",
-                fix="call init_process_group without rank and world_size: it reads RANK and WORLD_SIZE",
+                sentence=f"{_ranks(members)} all call {called.name} as {claim} (at {called.place})",
+                fix=_OWN_PLACE[called.name],
             )
     return None
 
@@ -224,8 +228,8 @@ def _dead_thread(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
 
 def _not_joined(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
     """Ranks that never called `init_process_group`, for which others waited there."""
-    waiting = [rank for rank in ranks if (one := _unfinished(rank)) is not None and one.name == INIT]
-    absent = [rank for rank in ranks if not any(one.name == INIT for one in rank.operations)]
+    waiting = [rank for rank in ranks if (one := _unfinished(rank)) is not None and one.name in INITS]
+    absent = [rank for rank in ranks if not any(one.name in INITS for one in rank.operations)]
     if not waiting or not absent:
         return None
     first = _unfinished(waiting[0])
@@ -236,8 +240,7 @@ def _not_joined(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
         rank=absent[0].rank,
         at_fault=_numbers(absent),
         sentence=(
-            f"{_ranks(absent)} did not call init_process_group, where {_ranks(waiting)} waited ({first.place}): "
-            f"{missing}"
+            f"{_ranks(absent)} did not call {first.name}, where {_ranks(waiting)} waited ({first.place}): {missing}"
         ),
         fix="look what keeps it from joining: an earlier end, a condition on the rank, or slow work before that line",
     )
@@ -346,6 +349,22 @@ def _behind(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
     )
 
 
+def _recorded(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
+    """What torch's flight recorder says of ranks, where their own trails have none of the operations that they are in:
+    those of C++ and of functional collectives, as DTensor has them."""
+    if len(ranks) < 2 or not all(rank.recorded for rank in ranks):
+        return None
+    known = [
+        attrs.evolve(
+            rank,
+            operations=tuple(attrs.evolve(one, place=rank.stands or "in C++") for one in rank.recorded),
+            counts={one.group: one.number for one in rank.recorded},
+        )
+        for rank in ranks
+    ]
+    return _mismatch(known, hung) or _behind(known, hung)
+
+
 def _locked(ranks: Sequence[RankEvidence], hung: bool) -> Verdict | None:
     waiting = [rank for rank in ranks if rank.lock]
     if not hung or not waiting:
@@ -381,6 +400,7 @@ _EXPLANATIONS: Final[tuple[Callable[[Sequence[RankEvidence], bool], Verdict | No
     _left,
     _peer,
     _behind,
+    _recorded,
     _locked,
     _complaint,
 )

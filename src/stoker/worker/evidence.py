@@ -12,6 +12,7 @@ import ast
 import contextlib
 import functools
 import itertools
+import json
 import linecache
 import mmap
 import os
@@ -24,6 +25,7 @@ from _thread import get_ident
 from types import CodeType, FrameType
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
+from stoker.core.codec import to_json
 from stoker.core.protocol import Operation
 from stoker.core.usercode import is_user_file, source_line
 from stoker.worker.imports import call_on_import
@@ -31,8 +33,13 @@ from stoker.worker.notice import Terminated
 
 SLOTS: Final = 64
 """Operations that a trail holds: the last ones."""
-_HEAD: Final = struct.Struct("<Qd")
-"""Operations so far, and the seconds that they took together."""
+_HEAD: Final = struct.Struct("<Qdd")
+"""Operations so far, the seconds that the rank waited in all of them, and since when it waits in a backward pass (0: it
+does not)."""
+_HEAD_TIMES: Final = struct.Struct("<dd")
+_WAITED: Final = 8
+_SINCE: Final = 16
+_pack_time: Final = struct.Struct("<d").pack_into
 _SLOT: Final = struct.Struct("<Qdd232s")
 """Number, when it began and ended (0: it runs, below 0: it raised) in seconds since the epoch, and its words."""
 _START: Final = 64
@@ -51,6 +58,8 @@ https://docs.pytorch.org/docs/stable/distributed.html"""
 PEERS: Final = {"irecv": "src", "isend": "dst", "recv": "src", "send": "dst"}
 """Those by which two ranks speak with each other → the argument that names the other one."""
 INIT: Final = "init_process_group"
+JAX_INIT: Final = "jax.distributed.initialize"
+INITS: Final = frozenset({INIT, JAX_INIT})
 LEAVE: Final = "destroy_process_group"
 FORWARD: Final = "DistributedDataParallel.forward"
 """Where ranks with DistributedDataParallel count their batches; its collectives are in C++."""
@@ -63,6 +72,10 @@ _ROOTED: Final = {
 }
 """Operations with one rank at their root → the argument that names it."""
 _WORDS: Final = 4
+_KNOWN: Final = 1024
+"""Operations whose words are kept: lines of code, with the shapes that come there."""
+_PLAIN: Final = frozenset({"async_op", "op", "src", "dst"})
+"""Arguments by name that are no tensors and no groups."""
 RAISED: Final = -1.0
 
 
@@ -73,13 +86,18 @@ class Trail:
         self._page = _shared_page(path, _START + SLOTS * _SLOT.size)
         self._numbers = itertools.count(1)
         self._in_groups: dict[str, Iterator[int]] = {}
+        self._words: dict[Any, tuple[Iterator[int], bytes]] = {}
         self._seconds = 0.0
+        self._since = 0.0
+        self._watched: list[Any] = []
+        self._at_its_end: Callable[[Callable[[], None]], None]
         self._inside: set[int] = set()
         """Threads that are in an operation: what one calls in its turn is no operation of the step's."""
 
     def recorded(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         """The function, each call of which leaves a slot in the trail."""
-        inside, page, pack, now = self._inside, self._page, struct.Struct("<d").pack_into, time.time
+        inside, page, now = self._inside, self._page, time.time
+        forward = name == FORWARD
 
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -95,25 +113,60 @@ class Trail:
                 return value
             finally:
                 inside.discard(thread)
-                pack(page, at, ended)
-                self._seconds += now() - began
-                pack(page, 8, self._seconds)
+                _pack_time(page, at, ended)
+                if not forward:  # which computes, and waits for nobody
+                    self._seconds += now() - began
+                    _pack_time(page, _WAITED, self._seconds)
 
         return call
 
     def _begin(self, name: str, began: float, arguments: Any, keywords: Mapping[str, Any]) -> int:
         """Note an operation that begins; returns where its end is to be written."""
         number = next(self._numbers)
-        group = _group_of(arguments, keywords) if name in COLLECTIVES else name
-        counter = self._in_groups.get(group)
-        if counter is None:
-            counter = self._in_groups.setdefault(group, itertools.count(1))
-        in_group = next(counter)
-        words = _SEPARATOR.join((name, group, users_line(sys._getframe(2)), _subject(name, arguments, keywords)))
+        frame = users_frame(sys._getframe(2))
+        key = _key(name, frame, arguments, keywords)
+        known = None if key is None else self._words.get(key)
+        if known is None:
+            known = self._new_words(name, frame, arguments, keywords)
+            if key is not None and len(self._words) < _KNOWN:
+                self._words[key] = known
+        counter, words = known
         at = _START + (number - 1) % SLOTS * _SLOT.size
-        _SLOT.pack_into(self._page, at, in_group, began, 0.0, words.encode("utf-8", "replace")[:232])
-        _HEAD.pack_into(self._page, 0, number, self._seconds)
+        _SLOT.pack_into(self._page, at, next(counter), began, 0.0, words)
+        _HEAD.pack_into(self._page, 0, number, self._seconds, self._since)
         return at + 16
+
+    def _new_words(
+        self, name: str, frame: FrameType | None, arguments: Any, keywords: Mapping[str, Any]
+    ) -> tuple[Iterator[int], bytes]:
+        """The numbers of an operation's group, and what is written of the operation."""
+        group = _group_of(arguments, keywords) if name in COLLECTIVES else name
+        place = source_line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+        subject = "" if name == FORWARD else _subject(name, arguments, keywords)
+        words = _SEPARATOR.join((name, group, place, subject)).encode("utf-8", "replace")[:232]
+        return self._in_groups.setdefault(group, itertools.count(1)), words
+
+    def _watch_backward(self, model: Any) -> None:
+        """Count the time that the backward passes of a model in DistributedDataParallel wait for other ranks.
+
+        It waits in a callback at the end of the pass, for which it asks when all gradients are there: one that is asked
+        for before the first of them comes before it, and one that this one asks for comes after it.
+        """
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        node = parameters[-1].expand_as(parameters[-1]).grad_fn.next_functions[0][0]  # its accumulator, as DDP has it
+        self._at_its_end = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback
+        node.register_prehook(lambda gradients: self._at_its_end(self._on_computed))
+        self._watched.append(node)
+
+    def _on_computed(self) -> None:
+        if not self._since:  # there may be several forward passes for one backward pass
+            self._since = time.time()
+            _pack_time(self._page, _SINCE, self._since)
+            self._at_its_end(self._on_backward)
+
+    def _on_backward(self) -> None:
+        self._seconds, self._since = self._seconds + time.time() - self._since, 0.0
+        _HEAD_TIMES.pack_into(self._page, _WAITED, self._seconds, 0.0)
 
     def watch(self) -> None:
         """Record the operations of torch.distributed, from its import on."""
@@ -121,7 +174,10 @@ class Trail:
             "torch.distributed.distributed_c10d": lambda module: self._wrap(
                 module, {*COLLECTIVES, *PEERS, INIT, LEAVE}
             ),
-            "torch.nn.parallel.distributed": lambda module: self._wrap_method(
+            "jax._src.distributed": lambda module: setattr(
+                module, "initialize", self.recorded(module.initialize, JAX_INIT)
+            ),
+            "torch.nn.parallel.distributed": lambda module: self._wrap_model(
                 getattr(module, "DistributedDataParallel", None)
             ),
         }
@@ -133,9 +189,19 @@ class Trail:
             if callable(function):
                 setattr(module, name, self.recorded(function, name))
 
-    def _wrap_method(self, owner: Any) -> None:
-        if owner is not None:
-            owner.forward = self.recorded(owner.forward, FORWARD)
+    def _wrap_model(self, owner: Any) -> None:
+        if owner is None:
+            return
+        owner.forward = self.recorded(owner.forward, FORWARD)
+        make = owner.__init__
+
+        @functools.wraps(make)
+        def made(model: Any, *arguments: Any, **keywords: Any) -> None:
+            make(model, *arguments, **keywords)
+            with contextlib.suppress(Exception):  # torch's own objects: without them there is one figure less
+                self._watch_backward(model)
+
+        owner.__init__ = made
 
 
 def _shared_page(path: str, size: int) -> mmap.mmap:
@@ -157,13 +223,16 @@ def trail_file(folder: str, rank: int) -> str:
 
 
 def read_trail(path: str) -> tuple[tuple[Operation, ...], float]:
-    """The last operations of a rank, the oldest first, and the seconds that it spent in all of them."""
+    """The last operations of a rank, the oldest first, and the seconds that it waited in all of them and in backward
+    passes."""
     try:
         with open(path, "rb") as file:
             data = file.read()
-        count, seconds = _HEAD.unpack_from(data)
+        count, seconds, since = _HEAD.unpack_from(data)
     except (OSError, struct.error):
         return (), 0.0
+    if since:
+        seconds += max(0.0, time.time() - since)
     operations = []
     for number in range(max(0, count - SLOTS), count):
         in_group, began, ended, text = _SLOT.unpack_from(data, _START + number % SLOTS * _SLOT.size)
@@ -173,6 +242,22 @@ def read_trail(path: str) -> tuple[tuple[Operation, ...], float]:
             Operation(number=in_group, name=name, subject=subject, group=group, place=place, began=began, ended=ended)
         )
     return tuple(operations), float(seconds)
+
+
+def _key(name: str, frame: FrameType | None, arguments: Any, keywords: Mapping[str, Any]) -> Any:
+    """What the words of an operation depend on; None where that is not to be had in a moment."""
+    if frame is None:
+        return None
+    if name == FORWARD:
+        return name, id(frame.f_code), frame.f_lasti
+    if len(arguments) > 1 or not _PLAIN.issuperset(keywords):
+        return None
+    if not arguments:
+        return name, id(frame.f_code), frame.f_lasti, *keywords.items()
+    try:
+        return name, id(frame.f_code), frame.f_lasti, arguments[0].shape, arguments[0].dtype, *keywords.items()
+    except AttributeError:
+        return None
 
 
 def _group_of(arguments: Any, keywords: Mapping[str, Any]) -> str:
@@ -188,8 +273,8 @@ def _group_of(arguments: Any, keywords: Mapping[str, Any]) -> str:
 
 def _subject(name: str, arguments: Any, keywords: Mapping[str, Any]) -> str:
     """What an operation is about and must be the same on all ranks: a tensor's shape and type, the root."""
-    if name == INIT:
-        size, rank = asked_world(arguments, keywords)
+    if name in INITS:
+        size, rank = asked_world(arguments, keywords) if name == INIT else asked_of_jax(arguments, keywords)
         return f"rank {rank} of {size}"
     words = ""
     for one in (*arguments, *keywords.values()):
@@ -220,25 +305,33 @@ def asked_world(arguments: Any, keywords: Mapping[str, Any]) -> tuple[int, int]:
     return values[0], values[1]
 
 
-_users: dict[CodeType, bool] = {}
-_places: dict[tuple[CodeType, int], str] = {}
+def asked_of_jax(arguments: Any, keywords: Mapping[str, Any]) -> tuple[int, int]:
+    """The number of processes and the number of this one that a call of `jax.distributed.initialize` gives; -1 for one
+    that it leaves to JAX."""
+    values = (
+        keywords.get(name, arguments[at] if len(arguments) > at else None)
+        for at, name in ((1, "num_processes"), (2, "process_id"))
+    )
+    size, rank = (value if isinstance(value, int) else -1 for value in values)
+    return size, rank
 
 
-def users_line(frame: FrameType | None) -> str:
-    """The innermost line of the user's that a frame was called from; empty where there is none."""
+_users: dict[int, tuple[CodeType, bool]] = {}
+"""Whether code is the user's, by its id, and the code itself, so that no other gets its id: to hash code takes as long
+as it has instructions."""
+
+
+def users_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's that a frame was called from."""
     while frame is not None:
         code = frame.f_code
-        own = _users.get(code)
-        if own is None:
-            own = _users[code] = _is_users(code.co_filename)
-        if own:
-            at = (code, frame.f_lineno)
-            place = _places.get(at)
-            if place is None:
-                place = _places[at] = source_line(code.co_filename, frame.f_lineno)
-            return place
+        known = _users.get(id(code))
+        if known is None:
+            known = _users[id(code)] = code, _is_users(code.co_filename)
+        if known[1]:
+            return frame
         frame = frame.f_back
-    return ""
+    return None
 
 
 # The account
@@ -280,7 +373,33 @@ class RankWitness:
             "lock": file_lock_text(os.getpid()) or (lock_text(frame, self._main) if frame is not None else ""),
             "raising": None if raised is None else self._describe(raised),
             "threads": self._dead,
+            "recorded": [to_json(one) for one in recorded_operations()],
         }
+
+
+def recorded_operations() -> list[Operation]:
+    """The last collective operations in torch's flight recorder, which is on for all backends unless
+    TORCH_FR_BUFFER_SIZE is 0: https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
+    library = sys.modules.get("torch._C._distributed_c10d")
+    operations = []
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(library, name, None)
+        with contextlib.suppress(Exception):  # torch's own format, which it may change
+            document = json.loads(dump(True, False)) if dump is not None else {}
+            operations += [_recorded(entry) for entry in document.get("entries", ())[-SLOTS:] if not entry["is_p2p"]]
+    return operations[-SLOTS:]
+
+
+def _recorded(entry: Mapping[str, Any]) -> Operation:
+    sizes, kinds = entry["input_sizes"], entry["input_dtypes"]
+    return Operation(
+        number=int(entry["collective_seq_id"]),
+        name=entry["profiling_name"].rpartition(":")[2],
+        subject=f"{sizes[0]} {kinds[0].lower()}" if sizes and kinds else "",
+        group=entry["process_group"][0],
+        began=entry["time_created_ns"] / 1e9,
+        ended=entry["time_created_ns"] / 1e9 if entry["retired"] else 0.0,
+    )
 
 
 def is_handled(error: BaseException, frame: FrameType | None) -> bool:
@@ -312,8 +431,7 @@ def _is_users(file: str) -> bool:
 
 def standing(frame: FrameType | None) -> tuple[str, str]:
     """The user's line at which a thread stands, and its text."""
-    while frame is not None and not _is_users(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = users_frame(frame)
     if frame is None:
         return "", ""
     file, line = frame.f_code.co_filename, frame.f_lineno

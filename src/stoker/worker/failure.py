@@ -75,6 +75,9 @@ _LONG_ROW: Final = 300
 """Characters of a line of an exception's message where a traceback is to be short."""
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
 """Causes that leave open why an attempt failed; every other one is an explanation itself."""
+_SEARCHED: Final = 60
+"""Last lines, but for frames, in which a reason is searched for; a caught error further up would mislead. JAX writes
+thirty frames of its own after its reason."""
 _OTHERS: Final = ("subprocess.CalledProcessError", "ChildFailedError")
 """Exceptions that only report that another process failed: the reason is in what that one printed."""
 ASK_THE_KERNEL: Final = frozenset({KILLED, GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS})
@@ -287,6 +290,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
         signatures,
         xids,
     )
+    from stoker.worker.nativestack import NATIVE_FRAME
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
     cause, sentence = ending.cause, ending.message
@@ -301,9 +305,11 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if cause not in _OPEN:
         return plain
     raised = list(_raised_texts(error, ending))
-    printed = "\n".join(lines) if asks_the_log(error, cause) else ""
-    if printed:
-        raised += exceptions_in(lines)
+    frames = (_FAULT_FRAME, NATIVE_FRAME)
+    told = [line for line in lines if not any(frame.fullmatch(line.rstrip()) for frame in frames)]
+    last = told[-_SEARCHED:] if asks_the_log(error, cause) else ()
+    printed = "\n".join(last)
+    raised += exceptions_in(last)
     row, evidence = signatures.find_signature(raised, printed) or (None, "")
     explanation = plain if row is None else _explanation(row.cause, row.why, row.advice, evidence)
     if explanation.cause == CRASHED and not explanation.evidence:
@@ -322,18 +328,23 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
 
 
 def place_of_fault(lines: Sequence[str]) -> str:
-    """Where Python stood when native code failed, from what faulthandler wrote last: the innermost line, and the
-    innermost one of the user's; empty where it wrote nothing."""
+    """Where Python stood when native code failed, from what faulthandler wrote last: the innermost line, the innermost
+    one of the user's, and the library of native code; empty where it wrote nothing."""
+    from stoker.worker.nativestack import place_of_native_fault
+
     begin = max((number for number, line in enumerate(lines) if line.startswith(_FAULT)), default=len(lines))
     frames = [match for line in lines[begin:] if (match := _FAULT_FRAME.fullmatch(line.rstrip()))]
-    if not frames:
+    native = place_of_native_fault(lines)
+    if not frames and not native:
         return ""
-    inner, *outer = frames
-    place = f"{lines[begin].strip()}, in {inner['name']} ({inner['file']}:{inner['line']})"
-    called = next((frame for frame in outer if not _is_library(frame["file"])), None)
-    if called is None or not _is_library(inner["file"]):
-        return place
-    return f"{place}, called in {called['name']} ({called['file']}:{called['line']})"
+    place = lines[begin].strip() if begin < len(lines) else "a fault in native code"
+    if frames:
+        inner, *outer = frames
+        place += f", in {inner['name']} ({inner['file']}:{inner['line']})"
+        called = next((frame for frame in outer if not _is_library(frame["file"])), None)
+        if called is not None and _is_library(inner["file"]):
+            place += f", called in {called['name']} ({called['file']}:{called['line']})"
+    return f"{place}; native: {native}" if native else place
 
 
 def asks_the_log(error: StepError, cause: str) -> bool:
@@ -362,9 +373,11 @@ def _signal_behind(code: int | None) -> int | None:
     return number if number in _CRASHES or number in (signal.SIGKILL, signal.SIGTERM) else None
 
 
-def explanation_lines(*, why: str, advice: str, evidence: str, whole: str = "", body: str = "") -> str:
+def explanation_lines(
+    *, why: str, advice: str, evidence: str, whole: str = "", earlier: str = "", body: str = ""
+) -> str:
     """The lines that explain a failure below its traceback, each ended; what the body says already is left out."""
-    rows = (("why", why), ("fix", advice), ("seen", evidence), ("whole", whole))
+    rows = (("why", why), ("fix", advice), ("seen", evidence), ("before", earlier), ("whole", whole))
     return "".join(f"  {name}: {text}\n" for name, text in rows if text and text not in body)
 
 

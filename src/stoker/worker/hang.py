@@ -1,8 +1,10 @@
 """Detects that the ranks of a step make no progress, and collects the stacks of each.
 
 A rank that waits in a collective operation uses next to no CPU, and so does one that sleeps or waits for a lock. A rank
-is still when it used none for `hang_after`. The step hangs if all ranks are still, or if one that is still waits for
-others in a collective operation; a rank that is merely idle while others work is no hang.
+is still when it, and what it started, used none for `hang_after`, wanted none, and read and wrote next to nothing. The
+step hangs if all ranks are still, or if one that is still waits for others in a collective operation; a rank that is
+merely idle while others work is no hang. On a machine with too few CPUs for what runs there, those that are waited for
+get on more slowly, and `hang_after` takes longer in the same measure.
 """
 
 from __future__ import annotations
@@ -31,6 +33,13 @@ STILL: Final = 0.01
 ROUNDING: Final = 2 / os.sysconf("SC_CLK_TCK")
 """Seconds by which the difference between two readings of a rank's CPU may be wrong: the kernel counts whole ticks of
 each process (proc(5)). A rank that waits in gloo uses about one tick in three seconds, which is no work."""
+WANTS: Final = 0.2
+"""Seconds in a second that threads of a rank wait for a CPU, from which on the rank is no longer still: one that is
+hardly ever awake waits less, however busy the machine."""
+MOVES: Final = 8192
+"""Bytes in a second from which on a rank that reads and writes is not still: a line now and then is less."""
+SLOWEST: Final = 0.8
+"""The largest part of its time that a rank that works may have been kept from it: more could be its own threads'."""
 LOOKS: Final = 12
 """Checks within the time after which a rank counts as hanging."""
 STRETCH: Final = 15.0
@@ -48,7 +57,7 @@ LONGEST: Final = 24_000
 _TORCH: Final = (
     "all_reduce|all_gather|all_gather_into_tensor|all_gather_object|all_to_all|all_to_all_single|barrier|"
     "monitored_barrier|broadcast|broadcast_object_list|gather|gather_object|recv|irecv|reduce|reduce_scatter|"
-    "reduce_scatter_tensor|scatter|scatter_object_list|send|isend|init_process_group|new_group|wait"
+    "reduce_scatter_tensor|scatter|scatter_object_list|send|isend|init_process_group|new_group|wait|wait_tensor"
 )
 _COLLECTIVE: Final = re.compile(
     rf"(?:in|File .*, line \d+ in|^)\s*({_TORCH})\b.*|\b(?:torch/distributed/\w+\.py).*?\bin ({_TORCH})\b|"
@@ -69,7 +78,7 @@ class HangDetector:
         self._after = hang_after
         self._lease = lease
         self._looked = 0.0
-        self._used: dict[int, tuple[int, float]] = {}
+        self._used: dict[int, tuple[int, processes.Activity]] = {}
         self._still_since: dict[int, float] = {}
         self._ask_again = 0.0
         self._busy_until = 0.0
@@ -80,16 +89,12 @@ class HangDetector:
         if self._after is None or not ranks or now < self._looked + min(self._after / LOOKS, 10.0):
             return False
         passed, self._looked = now - self._looked, now
-        for rank, pid in ranks.items():
-            last_pid, before = self._used.get(rank, (0, 0.0))
-            used = processes.cpu_seconds(pid)
-            self._used[rank] = (pid, used)
-            if last_pid != pid or used - before > STILL * passed + ROUNDING:
-                self._still_since[rank] = now
+        self._note_use(ranks, passed, now)
         still = [rank for rank in ranks if now - self._still_since.get(rank, now) >= self._after]
         if not still or now < (self._busy_until if len(still) == len(ranks) else self._ask_again):
             return False
         stacks = _stacks(ranks, folder)
+        self._used = {rank: (pid, processes.use_of(pid)) for rank, pid in ranks.items()}  # to answer is no progress
         waiting = {rank: name for rank, text in stacks.items() if (name := collective(text))}
         waiting |= dict.fromkeys(_in_backward(stacks, folder), FORWARD)
         # A rank that waits for data or a person is no hang as long as others work and none waits for it.
@@ -103,10 +108,27 @@ class HangDetector:
             return False
         self.report = {
             "sentence": _sentence(still, waiting, sorted(ranks), self._after),
+            "at": time.time() - (now - min(self._still_since[rank] for rank in still)),
             "stacks": {str(rank): text[-LONGEST:] for rank, text in stacks.items()},
             **_flight_recorder(ranks, folder),
         }
         return True
+
+    def _note_use(self, ranks: Mapping[int, int], passed: float, now: float) -> None:
+        """Note which ranks did anything since the last look."""
+        kept_from_work = 0.0
+        for rank, pid in ranks.items():
+            last_pid, before = self._used.get(rank, (0, processes.Activity()))
+            use = processes.use_of(pid)
+            self._used[rank] = (pid, use)
+            cpu, starved = use.cpu - before.cpu, max(0.0, use.starved - before.starved)
+            works = cpu > STILL * passed + ROUNDING or starved > WANTS * passed
+            if last_pid != pid or works or use.moved - before.moved > MOVES * passed:
+                self._still_since[rank] = now
+            if works and last_pid == pid:
+                kept_from_work = max(kept_from_work, min(SLOWEST, starved / (cpu + starved)))
+        for rank, since in self._still_since.items():
+            self._still_since[rank] = min(now, since + passed * kept_from_work)
 
     def _device_works(self) -> bool:
         """Whether one of the step's devices computes, by the monitor's last sample."""
@@ -237,7 +259,7 @@ def _read_from(path: str, after: int) -> str:
 
 def _sentence(still: list[int], waiting: Mapping[int, str], ranks: list[int], after: float) -> str:
     if not waiting:
-        return f"no rank used the CPU for {after:g} s, and none waits in a known collective operation"
+        return f"no rank computed, read or wrote for {after:g} s, and none waits in a known collective operation"
     groups: dict[str, list[int]] = {}
     for rank, name in waiting.items():
         groups.setdefault(name, []).append(rank)

@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 import sys
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 MARK: Final = "STOKER_FORK_SERVER"
 """The variable in the environment of a fork server and of all below it: the driver's `mark_of`, and a number."""
@@ -75,14 +75,32 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-def cpu_seconds(pid: int) -> float:
-    """Seconds of CPU that a process and all below it have used so far; 0 for one that is gone."""
-    ticks = 0
+class Activity(NamedTuple):
+    """What a process and all below it have used so far; nothing of one that is gone."""
+
+    cpu: float = 0.0
+    """Seconds of CPU."""
+    starved: float = 0.0
+    """Seconds that threads were ready to run, and other threads had the CPUs: 0 where the kernel does not count it."""
+    moved: int = 0
+    """Bytes read from and written to files, pipes and disks; 0 where they may not be read."""
+
+
+def use_of(pid: int) -> Activity:
+    """What a process and all below it have used so far."""
+    ticks = starved = moved = 0
     for process in (pid, *descendants(pid)):
         fields = _stat(process)
         if len(fields) > 14:
             ticks += sum(map(int, fields[11:15]))  # utime, stime, and those of children that have ended: proc(5)
-    return ticks / os.sysconf("SC_CLK_TCK")
+        # rchar and wchar; then the nanoseconds in a run queue: https://docs.kernel.org/scheduler/sched-stats.html
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/io", "rb") as file:
+            moved += sum(int(file.readline().split()[1]) for _ in range(2))
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/schedstat", "rb") as file:
+                    starved += int(file.read().split()[1])
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), starved / 1e9, moved)
 
 
 def _start_time(pid: int) -> float:

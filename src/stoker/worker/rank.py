@@ -33,7 +33,7 @@ from stoker.core.errors import StokerError
 from stoker.core.status import WRONG_WORLD
 from stoker.launchers.base import Launcher, Place
 from stoker.launchers.registry import LAUNCHERS, place_of
-from stoker.worker import evidence, processes
+from stoker.worker import evidence, nativestack, processes
 from stoker.worker.imports import call_on_import
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
 
@@ -169,7 +169,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     os.chdir(spec["cwd"])
     stacks = open(stacks_file(spec["folder"], position.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
     faulthandler.register(STACKS, file=stacks, all_threads=True)
-    faulthandler.enable(file=2, all_threads=False)
+    nativestack.enable()
     evidence.Trail(evidence.trail_file(spec["folder"], position.rank)).watch()
     witness = evidence.RankWitness(lambda error: to_json(failure.describe_exception(error)))
     witness.listen()
@@ -256,8 +256,10 @@ _INITIALISERS: Final = {
     "accelerate.state": ("PartialState", "__init__"),
     "lightning.pytorch.trainer.trainer": ("Trainer", _FIT),
     "pytorch_lightning.trainer.trainer": ("Trainer", _FIT),
+    "jax._src.distributed": ("", "initialize"),
 }
 """Module → class and function after which its framework has a world; before which, where it trains."""
+_JAX: Final = "initialize"
 _MPI: Final = ("OMPI_", "MV2_", "PMI_")
 """Begin the variables of ranks that MPI started: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html"""
 
@@ -288,6 +290,9 @@ def watch(launcher: Launcher, position: Place) -> None:
             # A Trainer of one device makes no world that could be asked. Testing with one is what its authors advise.
             fix = f'write Trainer(devices={position.local_world_size}, num_nodes={nodes}, strategy="ddp")'
             raise WrongWorld("Lightning's Trainer counts", count, world_size, fix)
+        elif name == _JAX and (asked := evidence.asked_of_jax(arguments, keywords)[0]) > world_size:
+            fix = "launch the step with Jax(…), which calls jax.distributed.initialize itself"
+            raise WrongWorld("jax.distributed.initialize is called for a world that has", asked, world_size, fix)
 
     def wrap(name: str) -> None:
         owner, function = _INITIALISERS[name]

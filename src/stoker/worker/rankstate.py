@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Mapping
 import attrs
 
 from stoker.core.codec import from_json
-from stoker.core.protocol import RankEvidence, StepError, StepResult
+from stoker.core.protocol import Operation, RankEvidence, StepError, StepResult
 from stoker.core.status import CANCELLED
 from stoker.worker.evidence import read_trail, trail_file
 from stoker.worker.secrets import Masker
@@ -24,7 +24,7 @@ AGENT: Final = "STOKER_RANK_AGENT"
 """The variable with the address of a node's agent, where one command of one launcher starts the ranks of all nodes."""
 STACKS: Final = signal.SIGRTMIN + 11 if sys.platform == "linux" else signal.SIGUSR2
 """The signal on which a rank writes the stacks of its threads; users and schedulers use SIGUSR1 and SIGUSR2."""
-_SAID: Final = 40
+_SAID: Final = 120
 """Lines of a rank in which the reason of its abort is looked for; NCCL's watchdog and JAX's client print their own."""
 _LONGEST: Final = 1 << 20
 """Bytes without a newline after which they become a line all the same."""
@@ -100,6 +100,7 @@ def evidence_of(state: RankState, folder: str) -> RankEvidence:
         operations=operations,
         counts={one.group: one.number for one in operations},
         waited=waited,
+        recorded=tuple(from_json(Operation, one, strict=False) for one in account.get("recorded", ())),
     )
 
 
