@@ -166,6 +166,8 @@ def given_to(store: Store, step: Step) -> list[dict[str, Plain]]:
             columns = {"input": _foreach_items(store, step, steps)}
         else:
             planned = steps.get(step.key, {})
+            if "sweep" in planned:
+                return trial_params(store, step)
             columns = {name: _items(store, step, planned["inputs"][name]) for name in planned.get("mapped") or ()}
     except (StokerError, KeyError, TypeError, ValueError):  # a plan of another version, or a lost list
         return []
@@ -173,6 +175,12 @@ def given_to(store: Store, step: Step) -> list[dict[str, Plain]]:
         plain_values({name: column[index] for name, column in columns.items() if index < len(column)})
         for index in range(len(step))
     ]
+
+
+def trial_params(store: Store, step: Step) -> list[dict[str, Plain]]:
+    """The parameters that each trial of a sweep was given."""
+    events = store.records.sweep_events(step.run_id, step.key)
+    return [plain_values(one.data["params"]) for one in events if "ask" in one.data]
 
 
 def _items(store: Store, step: Step, tree: Mapping[str, Any]) -> list[Any]:

@@ -129,6 +129,7 @@ class Planner:
             lookups=code.lookup_places,
             of_main_block=code.of_main_block if source.kind != "pickled" else (),
             mapped=node.mapped,
+            sweep=node.sweep,
             after=node.after,
             split=tuple(split),
             position=position,
@@ -289,7 +290,7 @@ def split_outputs(nodes: Iterable[GraphNode]) -> dict[str, list[str]]:
     """For each node key, the outputs that a later fan-out iterates over; they are saved element by element."""
     outputs: dict[str, list[str]] = {}
     for node in nodes:
-        for name in node.mapped:
+        for name in () if node.sweep else node.mapped:
             binding = node.bindings[name]
             if isinstance(binding, FromStep) and binding.output not in outputs.setdefault(binding.node, []):
                 outputs[binding.node].append(binding.output)
@@ -312,9 +313,10 @@ def plan(
     split = split_outputs(graph.nodes)
     mapped = {node.key for node in graph.nodes if node.mapped}
     steps = [planner.step_plan(node, () if node.key in mapped else split.get(node.key, ())) for node in graph.nodes]
+    findings = tuple(backend_findings(steps, backends, planner.secrets))
     return Plan(
         pipeline=graph.name,
-        steps=tuple(steps),
+        steps=tuple(with_rates(steps, findings)),
         parameters=planner.parameters(graph) if graph.dynamic else {},
         failure_mode=failure_mode,
         stack=stack,
@@ -323,8 +325,30 @@ def plan(
         dynamic=graph.dynamic,
         model=graph.model,
         model_version=None if graph.model is None else planner.model_version(graph.model),
-        findings=tuple(backend_findings(steps, backends, planner.secrets)),
+        findings=findings,
     )
+
+
+def with_rates(steps: Iterable[StepPlan], findings: Sequence[Finding]) -> Iterator[StepPlan]:
+    """The steps, sweeps with what an hour of a trial takes of their budgets; `SettingsError` where nothing says it."""
+    for step in steps:
+        if step.sweep is None or step.sweep.budget is None:
+            yield step
+            continue
+        budget = step.sweep.budget
+        if budget.unit == "USD":
+            named = f"step '{step.name}'"
+            rate = next((one.price for one in findings if one.price and one.where.endswith(named)), 0.0)
+            what, fix = "what its machine costs is not known", "use a stack with prices (SkyPilot), or device hours"
+        else:
+            resources = step.settings.resources
+            rate = float(resources.node_count * resources.gpus_per_node)
+            what, fix = "it asks for no device", "give the step gpu_count=1, for example, or the sweep trials=50"
+        if not rate:
+            where = f"{step.where} step '{step.name}'"
+            raise SettingsError(f"nothing counts against budget={str(budget)!r}: {what}", where=where, fix=fix)
+        budget = attrs.evolve(budget, rate=rate)
+        yield attrs.evolve(step, sweep=attrs.evolve(step.sweep, budget=budget))
 
 
 def replan(recorded_plan: Plan, overrides: Overrides, stack: Stack) -> Plan:
