@@ -419,8 +419,8 @@ class Sweeps:
             return {}
         counts = {status: sum(one.status == status for one in state.ended.values()) for status in ("failed", "stopped")}
         params = ", ".join(f"{name}={value}" for name, value in state.asked[best].items())
-        others = "".join(f", {count} {status}" for status, count in counts.items() if count)
-        of = f"{count_text(len(state.asked), 'trial')}{others}"
+        others = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        of = count_text(len(state.asked), "trial") + (f" ({others})" if others else "")
         self._say(
             f"{key}: the best of {of} is {key}[{best}]: {state.sweep.metric} {state._value(best):g} with {params}"
         )
