@@ -237,7 +237,11 @@ def test_a_killed_driver_loses_no_trial_and_makes_none_twice(search: Any, seed: 
         before = len(search.read("ran")) if notes.exists() else 0
         wanted = before + moments.randrange(9)
         driver = search.start(*command)
-        until(lambda: driver.process.poll() is not None or (notes.exists() and len(search.read("ran")) >= wanted))
+
+        def is_time(driver: Any = driver, wanted: int = wanted) -> bool:
+            return driver.process.poll() is not None or len(search.read("ran")) >= wanted
+
+        until(is_time)
         driver.process.send_signal(signal.SIGKILL)
         driver.process.wait()
         kills += 1

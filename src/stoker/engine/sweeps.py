@@ -212,7 +212,7 @@ class SweepState:
         elif "rung" in data:
             value = self._worst if data["value"] is None else float(data["value"])
             self.compare(data["trial"], data["rung"], value, halt=data["halt"])
-        else:
+        elif "tell" in data:
             self.end(data["tell"], Ended(status=data["status"], value=data["value"], cost=data["cost"]))
 
     # Decisions
@@ -267,7 +267,10 @@ class Sweeps:
     def begin(self, step: StepPlan, sweep: Sweep) -> int:
         """Begin a sweep, or go on with it; how many trials it may have."""
         state = self._states[step.key] = SweepState(step, sweep)
-        for data in self._recorder.sweep_events(step.key):
+        events = self._recorder.sweep_events(step.key)
+        if not events:
+            self._record(step.key, {"metric": sweep.metric, "goal": sweep.goal, "method": sweep.method})
+        for data in events:
             state.replay(data)
         failed = [index for index, ended in state.ended.items() if ended.status == "failed"]
         if failed and self._recorder.had_failed(step.key):
