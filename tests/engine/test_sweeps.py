@@ -128,6 +128,11 @@ def uncounted():
     sweep(mended, space={"x": between(1, 9)}, budget="5 device hours")
 
 
+@pipeline
+def plain():
+    data()
+
+
 @pipeline(dynamic=True)
 def asked():
     found = sweep(mended, space={"x": [4, 2, 5]}, method="grid")
@@ -220,6 +225,20 @@ def test_a_budget_begins_no_trial_that_would_pass_it(search: Any) -> None:
     assert "nothing counts against budget='5 device hours': it asks for no device" in said
 
 
+def test_the_best_trial_is_run_again_by_itself(search: Any) -> None:
+    search.run("stoker", "run", "search.py:drawn")
+    first = search["drawn"]
+    best = first.steps["use"].load()
+    search.run("stoker", "rerun", "best", "--no-cache")
+    run = search["drawn"]
+    assert run.id != first.id and [one.status for one in run.steps["train"]] == ["succeeded"]
+    assert run.steps["use"].load() == [*best[:3], ["succeeded"]]
+    search.run("stoker", "run", "search.py:asked")
+    assert "dynamic pipeline" in search.run("stoker", "rerun", "best", code=2)
+    search.run("stoker", "run", "search.py:plain")
+    assert "its pipeline calls no sweep" in search.run("stoker", "rerun", "latest", "--best", code=2)
+
+
 def test_a_dynamic_pipeline_reads_what_was_found(search: Any) -> None:
     assert "the best is {'x': 2} 2.0 2.0" in search.run("stoker", "run", "search.py:asked")
 
@@ -263,7 +282,7 @@ def test_a_killed_driver_loses_no_trial_and_makes_none_twice(search: Any, seed: 
     assert table(search[pipeline]) == left, "as in a run that nobody killed"
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Any]] = {
     "method='bayes' is none of random, grid, tpe": {"method": "bayes"},
     "nothing ends it": {"trials": None},
     "trials=0 is not a whole number from 1": {"trials": 0},
@@ -289,7 +308,7 @@ def test_what_is_wrong_is_said_before_anything_runs(words: str) -> None:
 
     @pipeline
     def search() -> None:
-        sweep(train, **{"space": {"rate": between(0.0, 1.0)}, "metric": "loss", "trials": 3, **WRONG[words]})  # type: ignore[arg-type]
+        sweep(train, **{"space": {"rate": between(0.0, 1.0)}, "metric": "loss", "trials": 3, **WRONG[words]})
 
     with pytest.raises(StokerError) as caught:
         search.trace()

@@ -318,7 +318,8 @@ def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path,
     found = []
     for name, path in pages_of(site).items():
         if scheme == "dark" and name not in (
-            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-trials", "ui-runs-compared", "ui-model", "ui-named",
+            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-trials",
+            "ui-runs-compared", "ui-model", "ui-named",
         ):  # fmt: skip
             continue
         page = window.open(path)

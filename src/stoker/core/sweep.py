@@ -144,6 +144,11 @@ class Sweep:
     budget: Budget | None = None
     max_failures: int | None = None
 
+    def only(self, params: Mapping[str, Plain]) -> Sweep:
+        """The sweep with one trial, which has these parameters."""
+        space = {name: Domain(values=(value,)) for name, value in params.items()}
+        return Sweep(space=space, method="grid", metric=self.metric, goal=self.goal, trials=1, parallel=1)
+
     def is_better(self, one: float, other: float) -> bool:
         """Whether a value is better than another one."""
         return one < other if self.goal == "minimize" else one > other

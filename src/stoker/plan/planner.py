@@ -46,6 +46,7 @@ from stoker.core.registry import ArtifactRef, Model, names_label
 from stoker.core.secret import PREFIX, Secret, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.standins import METAFLOW, ZENML
+from stoker.core.sweep import Sweep
 from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import source as sources
@@ -74,6 +75,8 @@ class Overrides:
     """Layers for every step."""
     steps: Mapping[str, tuple[Layer, ...]] = attrs.field(factory=dict)
     """Layers for single steps, by name or key."""
+    trials: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    """Sweep → the parameters of the one trial that it is to have."""
 
 
 class Planner:
@@ -129,7 +132,7 @@ class Planner:
             lookups=code.lookup_places,
             of_main_block=code.of_main_block if source.kind != "pickled" else (),
             mapped=node.mapped,
-            sweep=node.sweep,
+            sweep=self._sweep(node),
             after=node.after,
             split=tuple(split),
             position=position,
@@ -140,6 +143,10 @@ class Planner:
         )
         check_ladder(plan)
         return plan
+
+    def _sweep(self, node: GraphNode) -> Sweep | None:
+        params = self._overrides.trials.get(node.key)
+        return node.sweep if node.sweep is None or params is None else node.sweep.only(params)
 
     def body_findings(self, body: Callable[..., Any], pipeline: str, where: str) -> Iterator[Finding]:
         """The finding about a dynamic pipeline whose steps, which are not known yet, look up code by name.
