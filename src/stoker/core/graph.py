@@ -16,7 +16,7 @@ from stoker.core.settings import Layer
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
-    from stoker.core.sweep import Sweep
+    from stoker.core.sweep import SweepPlan
 
 
 @frozen(kw_only=True)
@@ -109,7 +109,7 @@ class GraphNode:
     """Keys of nodes that must succeed first, beside those that it takes outputs of."""
     mapped: tuple[str, ...] = ()
     """The inputs that are iterated over; with any, the node is a fan-out."""
-    sweep: Sweep | None = None
+    sweep: SweepPlan | None = None
     """How the `mapped` inputs, which have no bindings then, come by their values."""
     layers: tuple[Layer, ...] = ()
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)

@@ -128,7 +128,7 @@ class Budget:
 
 
 @frozen(kw_only=True)
-class Sweep:
+class SweepPlan:
     """How a step's elements come by their parameters, and which of them is the best."""
 
     COMPACT: ClassVar = True
@@ -144,10 +144,10 @@ class Sweep:
     budget: Budget | None = None
     max_failures: int | None = None
 
-    def only(self, params: Mapping[str, Plain]) -> Sweep:
+    def only(self, params: Mapping[str, Plain]) -> SweepPlan:
         """The sweep with one trial, which has these parameters."""
         space = {name: Domain(values=(value,)) for name, value in params.items()}
-        return Sweep(space=space, method="grid", metric=self.metric, goal=self.goal, trials=1, parallel=1)
+        return SweepPlan(space=space, method="grid", metric=self.metric, goal=self.goal, trials=1, parallel=1)
 
     def is_better(self, one: float, other: float) -> bool:
         """Whether a value is better than another one."""

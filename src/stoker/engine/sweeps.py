@@ -19,7 +19,7 @@ from stoker.core.errors import MissingPackage
 from stoker.core.metrics import Row
 from stoker.core.plan import StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
-from stoker.core.sweep import PARAMS, SWEEP_EVENT, TRIALS, VALUE, Plain, Sweep
+from stoker.core.sweep import PARAMS, SWEEP_EVENT, TRIALS, VALUE, Plain, SweepPlan
 from stoker.core.values import define, frozen
 from stoker.core.words import count_text
 from stoker.engine.inputs import StepBindings, Wire
@@ -47,7 +47,7 @@ class Sampler(Protocol):
 class GridSampler:
     """Every combination in order, the last parameter fastest."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: SweepPlan) -> None:
         self._names = list(sweep.space)
         self._rows = list(
             itertools.islice(itertools.product(*(domain.grid() or () for domain in sweep.space.values())), sweep.trials)
@@ -64,7 +64,7 @@ class GridSampler:
 class RandomSampler:
     """Each trial's parameters follow from the seed and its number alone."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: SweepPlan) -> None:
         self._sweep = sweep
 
     def ask(self, number: int, recorded: Params | None) -> Params:
@@ -79,7 +79,7 @@ class RandomSampler:
 class TPESampler:
     """Optuna's tree-structured Parzen estimator; it is told in later sessions what it was told before."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: SweepPlan) -> None:
         try:
             import optuna
         except ModuleNotFoundError as error:
@@ -124,7 +124,7 @@ class TPESampler:
             self._study.tell(trial, state=self._states.FAIL)
 
 
-SAMPLERS: Final[Mapping[str, Callable[[Sweep], Sampler]]] = {
+SAMPLERS: Final[Mapping[str, Callable[[SweepPlan], Sampler]]] = {
     "grid": GridSampler,
     "random": RandomSampler,
     "tpe": TPESampler,
@@ -132,7 +132,7 @@ SAMPLERS: Final[Mapping[str, Callable[[Sweep], Sampler]]] = {
 
 
 @frozen(kw_only=True)
-class Ended:
+class TrialEnd:
     """How a trial ended."""
 
     status: StepStatus
@@ -160,12 +160,12 @@ class Trial:
 class SweepState:
     """One sweep: what it decided and heard. Its steps are in the order of the events of its record."""
 
-    def __init__(self, step: StepPlan, sweep: Sweep) -> None:
+    def __init__(self, step: StepPlan, sweep: SweepPlan) -> None:
         self.step = step
         self.sweep = sweep
         self.sampler = SAMPLERS[sweep.method](sweep)
         self.asked: list[Params] = []
-        self.ended: dict[int, Ended] = {}
+        self.ended: dict[int, TrialEnd] = {}
         # Trials that have not ended.
         self.trials: dict[int, Trial] = {}
         # Steps at which trials are compared → trial → its value there.
@@ -184,7 +184,7 @@ class SweepState:
         self.asked.append(params)
         return params
 
-    def end(self, index: int, ended: Ended) -> None:
+    def end(self, index: int, ended: TrialEnd) -> None:
         """End a trial."""
         self.trials.pop(index, None)
         self.ended[index] = ended
@@ -213,7 +213,7 @@ class SweepState:
             value = self._worst if data["value"] is None else float(data["value"])
             self.compare(data["trial"], data["rung"], value, halt=data["halt"])
         elif "tell" in data:
-            self.end(data["tell"], Ended(status=data["status"], value=data["value"], cost=data["cost"]))
+            self.end(data["tell"], TrialEnd(status=data["status"], value=data["value"], cost=data["cost"]))
 
     # Decisions
 
@@ -264,7 +264,7 @@ class Sweeps:
         self._say = say
         self._states: dict[str, SweepState] = {}
 
-    def begin(self, step: StepPlan, sweep: Sweep) -> int:
+    def begin(self, step: StepPlan, sweep: SweepPlan) -> int:
         """Begin a sweep, or go on with it; how many trials it may have."""
         state = self._states[step.key] = SweepState(step, sweep)
         events = self._recorder.sweep_events(step.key)
@@ -394,7 +394,7 @@ class Sweeps:
         trial = state.trials.get(index)
         if trial is None or status not in _COUNTED or index >= len(state.asked):
             return ""
-        ended = Ended(status=status, value=trial.value if status in STEP_GOOD else None, cost=trial.cost)
+        ended = TrialEnd(status=status, value=trial.value if status in STEP_GOOD else None, cost=trial.cost)
         self._record(key, {"tell": index, **attrs.asdict(ended)})
         state.end(index, ended)
         failures = sum(one.status == "failed" for one in state.ended.values())

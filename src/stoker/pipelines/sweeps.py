@@ -17,7 +17,7 @@ from stoker.core.sweep import (
     Budget,
     Domain,
     Goal,
-    Sweep,
+    SweepPlan,
 )
 from stoker.core.usercode import caller
 from stoker.core.values import frozen
@@ -36,7 +36,7 @@ _SPACE_FIX: Final = 'write space={"rate": between(1e-5, 1e-1, log=True), "optimi
 
 
 @frozen(kw_only=True, eq=False)
-class SweepResult:
+class SweepOutputs:
     """What comes out of a sweep, for the steps after it; in a dynamic pipeline futures, whose `.result()` waits."""
 
     best: Any
@@ -70,7 +70,7 @@ _LEAST: Final[Mapping[str, int]] = {"trials": 1, "parallel": 1, "seed": 0, "max_
 
 def sweep(
     step: Step[..., Any], *, space: Mapping[str, Domain | Sequence[Any]], **options: Unpack[SweepOptions]
-) -> SweepResult:
+) -> SweepOutputs:
     """Call a step with different parameters, each time as an element of a fan-out, and find the best.
 
     `space` says what parameters may be, `given` has values and other steps' outputs for the rest. `metric` is what
@@ -89,10 +89,10 @@ def sweep(
         error.where = error.where or where
         raise
     found = trace.sweep(step.as_call(), plan, options.get("given", {}), where)
-    return SweepResult(best=found[""], params=found[PARAMS], value=found[VALUE], trials=found[TRIALS])
+    return SweepOutputs(best=found[""], params=found[PARAMS], value=found[VALUE], trials=found[TRIALS])
 
 
-def _plan(step: Step[..., Any], space: Any, options: SweepOptions, owner: str) -> Sweep:
+def _plan(step: Step[..., Any], space: Any, options: SweepOptions, owner: str) -> SweepPlan:
     """What the arguments of a sweep say."""
     for name in options:
         if name not in SweepOptions.__optional_keys__:
@@ -111,7 +111,7 @@ def _plan(step: Step[..., Any], space: Any, options: SweepOptions, owner: str) -
     text = options.get("budget")
     budget = None if text is None else Budget.parse(text)
     metric = _metric(step, options.get("metric"), owner)
-    return Sweep(
+    return SweepPlan(
         space=domains,
         method=method,
         metric=metric,

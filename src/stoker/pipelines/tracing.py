@@ -17,7 +17,7 @@ import attrs
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import GraphNode, StepSpec
 from stoker.core.settings import Layer
-from stoker.core.sweep import PARAMS, TRIALS, VALUE, Sweep
+from stoker.core.sweep import PARAMS, TRIALS, VALUE, SweepPlan
 from stoker.core.usercode import caller
 from stoker.core.values import frozen, lazy_pattern
 from stoker.pipelines.bindings import Binder
@@ -129,7 +129,7 @@ class Trace:
         node = self._add_node(call, bindings, where, tuple(name for name in arguments if name in mapped))
         return _handles(self._origins(node, call.signature), call) if self.session is None else self._future(node, call)
 
-    def sweep(self, call: Call, sweep: Sweep, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def sweep(self, call: Call, sweep: SweepPlan, given: Mapping[str, Any], where: str) -> dict[str, Any]:
         """One call of a step for each trial of a sweep: its outputs by name, and under "" the step's own together."""
         tried = {name: domain.at(0.0) for name, domain in sweep.space.items()}
         bound = call.signature.bind_arguments((), {**given, **tried}, where)
@@ -180,7 +180,12 @@ class Trace:
         return self._add_node(call, Binder(call.signature, where, self).bind(arguments), where, ())
 
     def _add_node(
-        self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...], sweep: Sweep | None = None
+        self,
+        call: Call,
+        bindings: Mapping[str, Any],
+        where: str,
+        mapped: tuple[str, ...],
+        sweep: SweepPlan | None = None,
     ) -> GraphNode:
         dependencies = tuple(self._after(call, where)) if call.after else ()
         node = GraphNode(

@@ -46,7 +46,7 @@ from stoker.core.registry import ArtifactRef, Model, names_label
 from stoker.core.secret import PREFIX, Secret, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.standins import METAFLOW, ZENML
-from stoker.core.sweep import Sweep
+from stoker.core.sweep import SweepPlan
 from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import source as sources
@@ -144,7 +144,7 @@ class Planner:
         check_ladder(plan)
         return plan
 
-    def _sweep(self, node: GraphNode) -> Sweep | None:
+    def _sweep(self, node: GraphNode) -> SweepPlan | None:
         params = self._overrides.trials.get(node.key)
         return node.sweep if node.sweep is None or params is None else node.sweep.only(params)
 
