@@ -17,11 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 606,  # proofs of stacks; ZenML's names by subject, and the migration of whole projects
-    "lines of code": 111_400,  # proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names; public flows
+    "modules": 611,  # sweeps; proofs of stacks; ZenML's names by subject, and the migration of whole projects
+    "lines of code": 112_460,  # sweeps; proofs of stacks; secrets, artifacts and models by name; ZenML's names
     "lines of tests": 114_700,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
     "longest file": 870,
-    "untyped mappings": 2_060,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
+    "untyped mappings": 2_070,  # events of sweeps; documents of secrets, artifacts and models; arguments of ZenML's
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")
