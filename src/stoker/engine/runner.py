@@ -6,10 +6,11 @@ for the next update. What a step depends on is recorded before the step starts.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from itertools import islice
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
@@ -40,8 +41,10 @@ from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, hook_facts, last_words, observed_facts
 from stoker.engine.places import FaultyPlaces
 from stoker.engine.recorder import Recorder
-from stoker.engine.sweeps import Sweeps
 from stoker.plan.cachekey import InputCode, KeyParts
+
+if TYPE_CHECKING:
+    from stoker.engine.sweeps import Sweeps
 
 HEARTBEAT: Final = 1.0
 """Seconds between two looks at the run's row, where a person may ask for its end; each records that we live."""
@@ -96,7 +99,6 @@ class RunLoop:
         self._executions: dict[str, StepExecution] = {}
         # Elements that run: of a platform with a queue, events tell.
         self._active: dict[str, tuple[int, float]] = {}
-        self._sweeps = Sweeps(recorder, inputs, observer.message)
         # Trials that the budget of their sweep has no room for yet.
         self._held_back: dict[str, list[str]] = {}
         self.growth = Growth(recorder, inputs, observer, self._members, self._executions, self.tell)
@@ -121,6 +123,12 @@ class RunLoop:
             ev.CallHook: self._call_hook,
             ev.FinishRun: self._finish,
         }
+
+    @functools.cached_property
+    def _sweeps(self) -> Sweeps:
+        from stoker.engine.sweeps import Sweeps  # only for runs with a sweep
+
+        return Sweeps(self._recorder, self._inputs, self._observer.message)
 
     # Called from any thread
 
