@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from stoker.core.registry import Model as Model
     from stoker.core.registry import artifact as artifact
     from stoker.core.secret import Secret as Secret
+    from stoker.core.sweep import ASHA as ASHA
+    from stoker.core.sweep import between as between
     from stoker.naming import load_artifact as load_artifact
     from stoker.naming import log_metadata as log_metadata
     from stoker.naming import save_artifact as save_artifact
     from stoker.pipelines.functional import each as each
     from stoker.pipelines.functional import step as step
+    from stoker.pipelines.sweeps import sweep as sweep
     from stoker.report.notebook import run_report as run_report
     from stoker.run.start import pipeline as pipeline
     from stoker.worker.context import context as context
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
 __version__ = _version.VERSION
 
 __all__ = [
+    "ASHA",
     "Artifact",
     "Client",
     "Model",
     "Secret",
     "artifact",
+    "between",
     "cleanup_memory",
     "context",
     "each",
@@ -44,14 +49,17 @@ __all__ = [
     "run_report",
     "save_artifact",
     "step",
+    "sweep",
 ]
 
 _HOMES = {
+    "ASHA": "stoker.core.sweep",
     "Artifact": "stoker.core.registry",
     "Client": "stoker.client",
     "Model": "stoker.core.registry",
     "Secret": "stoker.core.secret",
     "artifact": "stoker.core.registry",
+    "between": "stoker.core.sweep",
     "cleanup_memory": "stoker.worker.memory",
     "context": "stoker.worker.context",
     "each": "stoker.pipelines.functional",
@@ -62,6 +70,7 @@ _HOMES = {
     "run_report": "stoker.report.notebook",
     "save_artifact": "stoker.naming",
     "step": "stoker.pipelines.functional",
+    "sweep": "stoker.pipelines.sweeps",
 }
 
 

@@ -254,7 +254,7 @@ def test_what_another_attempt_cannot_cure_is_retried_only_if_it_is_named(cause: 
     assert named.retrying[0].cause == cause and not named.settled
 
 
-@pytest.mark.parametrize("cause", sorted(NEVER_RETRIED - {"cancelled"}))
+@pytest.mark.parametrize("cause", sorted(NEVER_RETRIED - {"cancelled", "stopped"}))
 def test_what_is_never_retried_is_not_even_if_it_is_named(cause: str) -> None:
     player = Player()
     player.start(task("a", retries=3, retry_on=frozenset({cause})))

@@ -43,6 +43,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "libcst": ("stoker.migrate",),
     "markdown_it": ("stoker.report.cards",),
     "numpy": ("stoker.store", "stoker.plan"),
+    "optuna": ("stoker.engine.sweeps",),  # the TPE sampler, where a sweep asks for it
     "packaging": (
         "stoker.plan",
         "stoker.images",

@@ -284,6 +284,8 @@ class Site:
     """Three runs of `sweep` with another momentum each; elements of the later ones are cached."""
     churn: tuple[str, ...]
     """Three runs that made versions 1 to 3 of the model `churn`, and one that used version 2."""
+    search: str
+    """A run with a sweep of 20 trials of the step `fit`, a half of which failed."""
 
     def runs(self, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.server.get("/api/v1/runs", **query).json()["runs"]
@@ -314,6 +316,21 @@ def move(project: Project, run: str, days: float) -> None:
     database.close()
 
 
+SEARCH = """
+from stoker import between, pipeline, step, sweep
+
+@step
+def fit(rate: float, name: str, width: int) -> float:
+    if width == 3:
+        raise ValueError("too wide")
+    return (rate - 0.3) ** 2 + len(name)
+
+@pipeline
+def search():
+    sweep(fit, space={"rate": between(0.1, 0.5, step=0.1), "name": ["a", "<b>"], "width": [1, 3]}, method="grid")
+"""
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The server, with one run that succeeded and one that failed."""
@@ -333,7 +350,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     sweeps = tuple(row["id"] for row in project.rows("SELECT id FROM runs WHERE pipeline = 'sweep' ORDER BY created"))
     for place, run in enumerate(sweeps):
         move(project, run, 3 + len(sweeps) - place)
-    project.write({"churn.py": CHURN, "register.py": REGISTER})
+    project.write({"churn.py": CHURN, "register.py": REGISTER, "search.py": SEARCH})
+    project.stoker("run", "search.py", "--quiet", env=leases)
+    (search,) = (row["id"] for row in project.rows("SELECT id FROM runs WHERE pipeline = 'search'"))
+    move(project, search, 30)
     for rate in ("0.1", "0.2", "0.05"):
         project.stoker("run", "churn.py:churning", "--rate", rate, "--quiet", env=leases)
     project.run("register.py")
@@ -343,7 +363,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         move(project, run, 20 - place)
     server = Server(project, env={"STOKER_SIMULATE": "2xH100-80GB"})  # a page of devices that has some
     try:
-        yield Site(project, server, good, bad, sweeps, churn)
+        yield Site(project, server, good, bad, sweeps, churn, search)
         assert "Traceback" not in server.log(), server.log()
     finally:
         server.stop()

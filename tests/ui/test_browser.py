@@ -107,6 +107,7 @@ def pages_of(site: Site) -> dict[str, str]:
         "ui-compare": f"/compare?run={site.good}&run={site.bad}",
         "ui-sweep": f"/runs/{site.sweeps[0]}",
         "ui-elements": f"/runs/{site.sweeps[0]}/step?key=fit&sort=-config.rate",
+        "ui-trials": f"/runs/{site.search}/step?key=fit&sort=output",
         "ui-runs-compared": compare_address(site),
         "ui-rerun": f"/runs/{site.bad}/rerun",
         "ui-cancel": f"/runs/{site.bad}/cancel",
@@ -317,7 +318,8 @@ def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path,
     found = []
     for name, path in pages_of(site).items():
         if scheme == "dark" and name not in (
-            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-runs-compared", "ui-model", "ui-named",
+            "ui-run", "ui-step", "ui-compare", "ui-sweep", "ui-elements", "ui-trials",
+            "ui-runs-compared", "ui-model", "ui-named",
         ):  # fmt: skip
             continue
         page = window.open(path)

@@ -103,3 +103,23 @@ def test_a_program_gets_what_elements_were_given(site: Site) -> None:
     assert [one["key"] for one in elements] == [f"fit[{index}]" for index in range(12)]
     assert elements[1]["given"] == {"config.rate": 0.015, "config.optimizer": "sgd", "config.net.width": 2}
     assert elements[1]["status"] == "cached" and elements[1]["metrics"]["loss"]["count"] == 40
+
+
+def test_a_sweep_shows_its_best_trial_what_matters_and_all_in_parallel_coordinates(site: Site) -> None:
+    text = site.server.get(f"/runs/{site.search}/step", key="fit", sort="output").text
+    chart = text.partition('class="chart parallel"')[2].partition("</figure>")[0]
+    lines = dict(re.findall(r'class="curve ([^"]+)" d="[^"]*" data-name="([^"]+)"', chart))
+    assert len(re.findall("data-name", chart)) == 20 and "tone-10 best" in lines and "line-7 raw" in lines
+    # Above the axes, below them, and their names; a trial without a metric ends at the last parameter.
+    words = re.findall("<text[^>]*>([^<]*)</text>", chart)
+    assert words[:7] == ["0.5", "a", "3", "3.04", "0.1", "&lt;b&gt;", "1"] and words[8:] == [
+        "rate",
+        "name",
+        "width",
+        "output",
+    ]
+    best = rows(text)[0]
+    assert re.search(rf">{re.escape(best)}</a><strong> the best</strong>", text)
+    assert rows(site.server.get(f"/runs/{site.search}/step", key="fit", filter="width=1 output<1.001").text) == [best]
+    explained = re.findall(r"<tr><td>(rate|name|width)</td><td[^>]*>(\d+)%", text)
+    assert explained[0][0] == "name" and int(explained[0][1]) > 95, "a name of more letters costs 2"

@@ -26,6 +26,7 @@ COLOURS: Final[Mapping[str, str]] = {
     "interrupted": "31",
     "cancelled": "33",
     "skipped": "2",
+    "stopped": "2",
     "pending": "2",
 }
 """Status → its ANSI colour."""

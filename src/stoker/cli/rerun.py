@@ -154,6 +154,9 @@ _FROM: Final = RunOption(
 _CODE: Final = RunOption(
     name="code", value="WHICH", help="current (default): the code as it is now; original: as it was for the other run"
 )
+_BEST: Final = RunOption(
+    name="best", help="of each sweep its best trial alone; `stoker rerun best` is that of the latest run"
+)
 _USAGE: Final = "Usage: stoker rerun RUN [OPTIONS] [PARAMETERS]"
 _SUMMARY: Final = "Starts a new run with the parameters and settings of another one; what is given here replaces them."
 
@@ -161,9 +164,11 @@ _SUMMARY: Final = "Starts a new run with the parameters and settings of another 
 @click.command("rerun", cls=Unparsed, add_help_option=False)
 def rerun_command(words: list[str]) -> None:
     """Start a new run with the parameters and settings of another one, changed as asked."""
-    options, rest = commandline.split(words, (_FROM, _CODE, HELP, RUN_OPTIONS[0]))
+    options, rest = commandline.split(words, (_FROM, _CODE, _BEST, HELP, RUN_OPTIONS[0]))
     if options.get("help") or not rest:
-        echo("\n".join([_USAGE, "", f"  {_SUMMARY}", "", commandline.options_text((_FROM, _CODE, *RUN_OPTIONS))]))
+        echo(
+            "\n".join([_USAGE, "", f"  {_SUMMARY}", "", commandline.options_text((_FROM, _CODE, _BEST, *RUN_OPTIONS))])
+        )
         if options.get("help"):
             return
         raise UsageError("no run is named", fix="write `stoker rerun latest`, for example")
@@ -173,13 +178,15 @@ def rerun_command(words: list[str]) -> None:
     if code not in ("current", "original"):
         raise UsageError(f"--code {code}: neither current nor original", fix="write --code original")
     client = Client(options.get("stack"))
-    earlier = rerun.earlier_run(client.run(rest[0]).id, client.store)
+    best = bool(options.get("best")) or rest[0] == "best"
+    earlier = rerun.earlier_run(client.run("latest" if rest[0] == "best" else rest[0]).id, client.store)
+    trials = rerun.best_params(earlier, client.store) if best else None
     if code == "original":
         earlier = rerun.with_original_code(earlier, client.store)
     program, request = commandline.read(rerun.program_in(earlier), rest[1:])
     request = attrs.evolve(request, stack=options.get("stack"))
     start = options.get("from", "")
-    rerun.rerun(earlier, program, request, start=start, reuse=bool(start))
+    rerun.rerun(earlier, program, request, start=start, reuse=bool(start), trials=trials)
 
 
 _OPTIONS: Final = tuple(

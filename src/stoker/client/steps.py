@@ -30,6 +30,7 @@ from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE, STEP_GOOD
+from stoker.core.sweep import PARAMS
 from stoker.core.values import lazy_pattern
 from stoker.core.words import count_text, time_text
 from stoker.store.logs import Ranks
@@ -208,7 +209,8 @@ class Step:
 
     @property
     def outputs(self) -> Outputs:
-        """Its results by name; those of a fan-out are lists, once all elements have theirs."""
+        """Its results by name; those of a fan-out are lists, once all elements have theirs. A sweep has those of
+        its best trial, and `best_params`, `best_value` and `trials`."""
         if self._outputs is None:
             default = self._empty_output if self.count == 0 and self._row.status in STEP_GOOD else None
             self._outputs = Outputs(self._read_outputs(), missing=self._no_such_output, default=default)
@@ -394,6 +396,9 @@ class Step:
             return [Output(self._store, row) for row in rows if row.name not in OWN]
         if self._row.status not in STEP_GOOD:
             return []
+        rows = records.outputs(self.run_id, self.key)
+        if any(row.name == PARAMS for row in rows):
+            return [Output(self._store, row) for row in rows]
         if not self.count:
             return [self._empty_output(UNNAMED)]
         outputs = []

@@ -11,17 +11,19 @@ import json
 import math
 import operator
 import shlex
-from typing import Any, Callable, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Collection, Final, Iterable, Iterator, Mapping, Sequence, TypeGuard
 
 import attrs
 
 from stoker.client.metrics import Metric, Metrics, last_metrics
 from stoker.client.runs import Run
 from stoker.client.steps import Step
+from stoker.client.sweeps import metric_of, sweep_of
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.flow import ELEMENTS, TRANSITION
 from stoker.core.secret import MASK, looks_secret
+from stoker.core.status import STOPPED
 from stoker.core.values import frozen, lazy_pattern
 from stoker.store import artifacts
 from stoker.store.store import Store
@@ -98,15 +100,24 @@ def element_variants(
     if logged is None:
         logged = last_metrics(store.records, step.run_id, parent=step.key)
     given = given_to(store, step)
+    sweep = sweep_of(store, step)
+    values = {} if sweep is None else {one.key: one.value for one in sweep.trials if one.value is not None}
+
+    def metrics_of(key: str) -> Mapping[str, Metric]:
+        own: Mapping[str, Metric] = logged.get(key, {})
+        if sweep is None or key not in values or sweep.metric in own:
+            return own
+        return {sweep.metric: metric_of(sweep.metric, values[key]), **own}
+
     return [
         Variant(
             key=one.key,
             index=place,
             status=one.status if status_of is None else status_of(one),
             given=given[place] if place < len(given) else {},
-            metrics=logged.get(one.key, {}),
+            metrics=metrics_of(one.key),
             seconds=one.seconds,
-            reason=f"{one.cause} {one.message[:_LONGEST]}".strip(),
+            reason="" if one.cause == STOPPED else f"{one.cause} {one.message[:_LONGEST]}".strip(),
         )
         for place, one in enumerate(elements)
     ]
@@ -158,6 +169,13 @@ def given_to(store: Store, step: Step) -> list[dict[str, Plain]]:
 
     Of a flow's foreach it is `input`. The elements of a dynamic pipeline are given values that no plan has.
     """
+    trials = [
+        plain_values(one.data["params"])
+        for one in store.records.sweep_events(step.run_id, step.key)
+        if "ask" in one.data
+    ]
+    if trials:
+        return trials
     text = store.records.plan(step.run_id)
     plan = json.loads(text) if text else {}
     steps = {str(one["key"]): one for one in plan.get("steps", ())}
@@ -256,7 +274,7 @@ def colourings(variants: Sequence[Variant]) -> list[str]:
     return sorted(differing, key=lambda name: not all(map(is_number, values[name])))
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is a finite number, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -6,7 +6,7 @@ A graph is what the user wrote, with Python values in it. `plan.planner` turns i
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, ClassVar, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Iterator, Mapping
 
 import attrs
 
@@ -14,6 +14,9 @@ from stoker.core.errors import GraphError
 from stoker.core.registry import Artifact, Model
 from stoker.core.settings import Layer
 from stoker.core.values import frozen
+
+if TYPE_CHECKING:
+    from stoker.core.sweep import SweepPlan
 
 
 @frozen(kw_only=True)
@@ -106,6 +109,8 @@ class GraphNode:
     """Keys of nodes that must succeed first, beside those that it takes outputs of."""
     mapped: tuple[str, ...] = ()
     """The inputs that are iterated over; with any, the node is a fan-out."""
+    sweep: SweepPlan | None = None
+    """How the `mapped` inputs, which have no bindings then, come by their values."""
     layers: tuple[Layer, ...] = ()
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
     where: str = ""

@@ -22,6 +22,7 @@ from stoker.core.values import frozen
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
     from stoker.core.proof import Proof
+    from stoker.core.sweep import SweepPlan
 
 PLAN_VERSION = 1
 
@@ -30,7 +31,7 @@ PLAN_VERSION = 1
 class StepPlan:
     """One node with every setting resolved."""
 
-    LATE: ClassVar = {"Proof": "stoker.core.proof"}
+    LATE: ClassVar = {"Proof": "stoker.core.proof", "SweepPlan": "stoker.core.sweep"}
     key: str
     name: str
     source: FunctionSource
@@ -55,6 +56,8 @@ class StepPlan:
     set so."""
     mapped: tuple[str, ...] = ()
     """The inputs that are iterated over; with any, the step is a fan-out."""
+    sweep: SweepPlan | None = None
+    """How the `mapped` inputs, which are not in `inputs` then, come by their values."""
     after: tuple[str, ...] = ()
     """Keys of steps that must succeed first, beside those in `inputs`."""
     split: tuple[str, ...] = ()

@@ -10,8 +10,9 @@ from typing import Final, Literal, Mapping
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 """A run whose driver died still says "running" in its row; `client` shows it as "interrupted"."""
 
-StepStatus = Literal["pending", "running", "succeeded", "cached", "failed", "skipped", "cancelled"]
-"""`skipped`: something upstream failed, or the run stopped before the step began."""
+StepStatus = Literal["pending", "running", "succeeded", "cached", "failed", "skipped", "cancelled", "stopped"]
+"""`skipped`: something upstream failed, or the run stopped before the step began. `stopped`: a trial of a sweep that
+was ended early, because others do better."""
 
 Retryable = Literal["here", "elsewhere", "never"]
 """Where another attempt may succeed: in the same place, only in another one, or nowhere without a change."""
@@ -19,7 +20,7 @@ Retryable = Literal["here", "elsewhere", "never"]
 JobState = Literal["queued", "running", "succeeded", "failed", "unknown"]
 """What a platform says of a job. What it does not mention is `unknown`, never `succeeded`."""
 
-STEP_DONE: Final = frozenset({"succeeded", "cached", "failed", "skipped", "cancelled"})
+STEP_DONE: Final = frozenset({"succeeded", "cached", "failed", "skipped", "cancelled", "stopped"})
 STEP_GOOD: Final = frozenset({"succeeded", "cached"})
 RUN_DONE: Final = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -31,6 +32,7 @@ KILLED: Final = "killed"  # SIGKILL or SIGTERM from outside, and nothing says fr
 EXITED: Final = "exited"  # the process left by os._exit or sys.exit before the step returned
 TIMED_OUT: Final = "timed-out"  # the step's own timeout, or the platform's limit on the job's time
 CANCELLED: Final = "cancelled"  # a person or a failing run ended it
+STOPPED: Final = "stopped"  # its sweep ended it: other trials do better
 UNSERIALIZABLE: Final = "unserializable"  # the step returned what cannot be kept
 IMPORT_ERROR: Final = "import-error"  # a module or a shared library that the step needs could not be imported
 INPUT_ERROR: Final = "input-error"  # the worker could not load an input
@@ -82,6 +84,7 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
     EXITED: "here",
     TIMED_OUT: "here",
     CANCELLED: "never",
+    STOPPED: "never",
     UNSERIALIZABLE: "never",
     IMPORT_ERROR: "never",
     INPUT_ERROR: "here",
@@ -131,7 +134,7 @@ REFUSED_PLACE: Final = frozenset({NO_DRIVER, DRIVER_TOO_OLD, NO_GPU, GPU_BUSY})
 FAULTY_MACHINE: Final = frozenset({NO_DRIVER, DRIVER_TOO_OLD, DRIVER_BROKEN})
 """Those of both that hold for every device of a machine."""
 CAUSES: Final = frozenset(RETRYABLE)
-NEVER_RETRIED: Final = frozenset({CANCELLED, REFUSED})
+NEVER_RETRIED: Final = frozenset({CANCELLED, STOPPED, REFUSED})
 """Another attempt cannot help: a person stopped it, or the same request meets the same refusal."""
 RETRIED_IF_NAMED: Final = frozenset(cause for cause in CAUSES if RETRYABLE[cause] == "never") - NEVER_RETRIED
 """Another attempt meets the same code and the same environment: only made where a retry's `on` names the cause."""

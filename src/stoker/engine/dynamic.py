@@ -19,7 +19,7 @@ from stoker.core.plan import StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine import events as ev
 from stoker.engine.runner import RunLoop
-from stoker.plan.planner import Planner, backend_findings
+from stoker.plan.planner import Planner, backend_findings, with_rates
 from stoker.store import artifacts
 
 
@@ -113,6 +113,7 @@ class DynamicBody:
             if text not in self._shown_warnings:
                 self._shown_warnings.add(text)
                 runner.post(partial(runner.growth.say, text))
+        (step,) = with_rates([step], findings)
         ready = self._ready(step)
         runner.post(lambda: runner.add([ready]))
 

@@ -54,6 +54,8 @@ class TaskSpec:
     """Attempts of earlier sessions of the run: they count for an attempt's number, not against `retries`."""
     ahead: bool = False
     """Whether a busy worker may take it as the next in its line."""
+    trial: bool = False
+    """Of an element: whether it is one trial of a sweep, so that its failure is not that of the whole."""
 
 
 # Events: what happened.
@@ -114,6 +116,26 @@ class Expanded:
     key: str
     tasks: Sequence[TaskSpec]
     """Made when they are asked for, where there are many; `key[0]`, `key[1]` and so on are their keys."""
+    limit: int | None = None
+    """How many of them may be on their way at one time; None is as many as fit."""
+
+
+@frozen(kw_only=True)
+class Curtailed:
+    """A sweep tries nothing more: its fan-out has only the first `count` elements. With a `cause`, it has failed, and
+    what runs of it ends."""
+
+    key: str
+    count: int
+    cause: str = ""
+
+
+@frozen(kw_only=True)
+class Halted:
+    """A trial that runs does worse than others: it is to end."""
+
+    key: str
+    attempt: int
 
 
 @frozen(kw_only=True)
@@ -214,6 +236,8 @@ Event = (
     | Prepared
     | ResultFound
     | Expanded
+    | Curtailed
+    | Halted
     | Began
     | Extended
     | Adopted

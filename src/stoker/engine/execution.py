@@ -61,8 +61,8 @@ class StepExecution:
 
 def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> TaskSpec:
     """The task of one step; one that maps over another fan-out only waits until its elements are known."""
-    if not step.mapped:
-        return _task(step, key=step.key, requires=step.needs, tried=tried)
+    if not step.mapped or step.sweep is not None:
+        return _task(step, key=step.key, requires=step.needs, tried=tried, fanout=bool(step.mapped))
     requires: list[str] = list(step.after)
     for name, tree in step.inputs.items():
         for key in source_keys(tree):
@@ -118,6 +118,7 @@ def lines_up(step: StepPlan) -> bool:
         and not step.hooks
         and not settings.resources.gpus_per_node
         and settings.launch is None
+        and step.sweep is None  # one that ends early takes its line along
     )
 
 
@@ -145,4 +146,5 @@ def _common(step: StepPlan, *, calls_hooks: bool = True) -> dict[str, Any]:
         "timeout": settings.timeout,
         "on_success": calls_hooks and "on_success" in step.hooks,
         "on_failure": calls_hooks and "on_failure" in step.hooks,
+        "trial": step.sweep is not None,
     }

@@ -47,6 +47,11 @@ class StepBindings:
         """The outputs of a step that is done; of a fan-out those that were asked for as lists."""
         return self._outputs[key]
 
+    def made(self, key: str, index: int) -> Mapping[str, Wire]:
+        """The outputs of an element."""
+        outputs: Mapping[str, Wire] = _unpacked(self._made[key][index])
+        return outputs
+
     def count(self, key: str) -> int | None:
         """How many elements a fan-out has; None for other steps, and before it is known."""
         return self._counts.get(key)
@@ -94,9 +99,9 @@ class StepBindings:
         return [] if gathered else None
 
     def _every_output(self) -> Iterator[tuple[str, Mapping[str, Wire]]]:
-        yield from self._outputs.items()
-        for key, made in self._made.items():
+        for key, made in self._made.items():  # first: a sweep's outputs are those of its best element
             yield from ((f"{key}[{index}]", _unpacked(outputs)) for index, outputs in enumerate(made) if outputs)
+        yield from ((key, outputs) for key, outputs in self._outputs.items() if key not in self._made)
 
     def _contains(self, wire: Wire, digest: str) -> bool:
         """Whether an artifact is the one with this digest, or a list with it inside."""
@@ -140,6 +145,10 @@ class StepBindings:
         self._made[step.key] = [""] * count
         return count
 
+    def begin_sweep(self, step: StepPlan, count: int) -> None:
+        """Begin a sweep of at most so many elements; `add_element` says of each what it gets."""
+        self._made[step.key] = [""] * count
+
     def _column(self, tree: Mapping[str, Any]) -> Sequence[Wire]:
         if "list" in tree:
             return list(tree["list"])
@@ -162,7 +171,7 @@ class StepBindings:
     def elements_of(self, step: StepPlan, index: int) -> list[str]:
         """What an element draws from beside values: elements of other fan-outs, and steps."""
         sources = []
-        for column in self._columns[step.key].values():
+        for column in self._columns.get(step.key, {}).values():
             if not isinstance(column, _Packed) and "step" in (tree := column[index]):
                 sources.append(f"{tree['step']}[{tree['element']}]" if "element" in tree else tree["step"])
         return sources

@@ -17,6 +17,7 @@ from stoker.core.status import (
     KILLED,
     STEP_DONE,
     STEP_GOOD,
+    STOPPED,
     TIMED_OUT,
     WORKER_LOST,
     StepStatus,
@@ -29,6 +30,7 @@ from stoker.engine.events import (
     CallHook,
     Cancel,
     Closed,
+    Curtailed,
     Ended,
     Event,
     Expand,
@@ -36,6 +38,7 @@ from stoker.engine.events import (
     Extended,
     FinishRun,
     Forgiven,
+    Halted,
     HookEnded,
     InputLost,
     Lost,
@@ -51,7 +54,7 @@ from stoker.engine.events import (
     TaskSpec,
     Ticked,
 )
-from stoker.engine.outcomes import fanout_outcome, retries_after, retry_delay
+from stoker.engine.outcomes import fanout_outcome, retries_after, retry_delay, sweep_outcome
 from stoker.engine.pool import Pool
 
 LOST_LIMIT: Final = 3
@@ -83,6 +86,7 @@ class ScheduledTask:
         "cancelled",
         "causes",
         "children",
+        "doom",
         "elements",
         "ends",
         "expanded",
@@ -124,6 +128,8 @@ class ScheduledTask:
         self.expanded = False
         self.children = 0
         self.causes: dict[str, tuple[int, str]] = {}
+        # Of a sweep: the cause for which it fails, whatever its trials do.
+        self.doom = ""
         # Its elements, how many of them the machine has taken up, how many of those are not settled, and how many may
         # be; of each one that is, its status and its latest attempt.
         self.elements: Sequence[TaskSpec] = ()
@@ -163,6 +169,8 @@ class Machine:
             Prepared: self._enqueue,
             ResultFound: self._use_result,
             Expanded: self._expand,
+            Curtailed: self._curtail,
+            Halted: self._halt_trial,
             Adopted: self._renumber,
             Began: self._arm_timeout,
             Extended: self._extend_timeout,
@@ -330,11 +338,50 @@ class Machine:
         self._unsettled += len(event.tasks)
         if event.tasks and self._pools[event.tasks[0].pool].capacity is None:
             state.limit = len(event.tasks)  # the line is at the platform
+        state.limit = state.limit if event.limit is None else event.limit
         self._partly.append(state)
         self._take_up(state)
         self._release(state.task.key + "[]", good=True)
         if not event.tasks and state.status == "running":
             self._settle(state, "succeeded")
+
+    def _curtail(self, event: Curtailed, now: float) -> None:
+        """End a sweep at `count` elements, and those at once if it failed."""
+        sweep = self._find(event.key, "running")
+        if sweep is None:
+            return
+        self._drop_elements(sweep, event.count)
+        sweep.doom = sweep.doom or event.cause
+        if sweep.doom:
+            for index in range(sweep.known):
+                self._end_early(f"{event.key}[{index}]")
+        if not sweep.children:
+            self._settle(sweep, *self._outcome(sweep))
+
+    def _drop_elements(self, sweep: ScheduledTask, count: int) -> None:
+        """Forget the elements from `count` on: none of them was prepared."""
+        for index in range(count, sweep.known):
+            del self._tasks[f"{sweep.task.key}[{index}]"]
+            sweep.live -= 1
+        dropped = len(sweep.elements) - count
+        sweep.elements = [sweep.elements[index] for index in range(count)]
+        del sweep.ends[count:]
+        sweep.known = min(sweep.known, count)
+        sweep.children -= dropped
+        self._unsettled -= dropped
+
+    def _end_early(self, key: str) -> None:
+        """End an element whose fan-out has failed."""
+        state = self._tasks.get(key)
+        if state is not None and state.status == "running":
+            self._cancel(state, CANCELLED)
+        elif state is not None and state.status not in STEP_DONE:
+            self._settle(state, "skipped")
+
+    def _halt_trial(self, event: Halted, now: float) -> None:
+        state = self._find_running(event.key, event.attempt)
+        if state is not None:
+            self._cancel(state, STOPPED)
 
     def _take_up(self, fanout: ScheduledTask) -> None:
         """Take up the next elements of a fan-out, in order: each waits at most for such as are taken up, too."""
@@ -453,8 +500,8 @@ class Machine:
             return
         # One that failed by itself before it could be asked to end has failed.
         cause = state.cancelled if state.cancelled and event.cause in _ENDED_FROM_OUTSIDE else event.cause
-        if cause == CANCELLED:
-            self._settle(state, "cancelled", cause)
+        if cause in (CANCELLED, STOPPED):
+            self._settle(state, "cancelled" if cause == CANCELLED else "stopped", cause)
             return
         escalated = None if state.cancelled else event.escalated
         if event.elsewhere and not state.cancelled and not self._stopping and state.moves < MOVE_LIMIT:
@@ -533,7 +580,7 @@ class Machine:
             unsettled.extend(self._release(task.key, good=good))
             if task.fanout and not state.expanded:
                 unsettled.extend(self._release(task.key + "[]", good=good))
-            if status == "failed":
+            if status == "failed" and not (task.trial and task.parent):
                 self._failed[task.key] = task.parent
                 if self._fail_fast and not self._stopping:
                     self._halt("failing", hard=False)
@@ -564,8 +611,14 @@ class Machine:
         first = (child.index, cause)
         parent.causes[child.status] = min(first, parent.causes.get(child.status, first))
         if not parent.children and parent.status == "running":
-            causes = {status: cause for status, (_, cause) in parent.causes.items()}
-            unsettled.append((parent, *fanout_outcome(causes)))
+            unsettled.append((parent, *self._outcome(parent)))
+
+    def _outcome(self, fanout: ScheduledTask) -> tuple[StepStatus, str]:
+        """The status of a fan-out whose elements are settled, and its cause."""
+        causes = {status: cause for status, (_, cause) in fanout.causes.items()}
+        if fanout.doom and not self._stopping:
+            return "failed", fanout.doom
+        return sweep_outcome(causes) if fanout.task.trial else fanout_outcome(causes)
 
     def _end_hook(self, event: HookEnded, now: float) -> None:
         self._hooks = max(0, self._hooks - 1)
@@ -585,6 +638,8 @@ class Machine:
             self._open = False
         for state in list(self._tasks.values()):
             if state.task.fanout and state.expanded and state.status == "running":
+                if state.task.trial:
+                    self._drop_elements(state, state.known)
                 if not state.children:
                     self._settle(state, "skipped")
             elif state.status == "running":

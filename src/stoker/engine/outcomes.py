@@ -19,6 +19,8 @@ from stoker.core.status import (
     KILLED,
     NEVER_RETRIED,
     RETRIED_IF_NAMED,
+    STEP_GOOD,
+    STOPPED,
     TIMED_OUT,
     USER_ERROR,
     StepStatus,
@@ -46,6 +48,13 @@ def fanout_outcome(causes: Mapping[str, str]) -> tuple[StepStatus, str]:
         if status in causes:
             return status, causes[status]
     return ("cached" if set(causes) == {"cached"} else "succeeded"), ""
+
+
+def sweep_outcome(causes: Mapping[str, str]) -> tuple[StepStatus, str]:
+    """The same of a sweep: one trial that succeeded is enough."""
+    if "cancelled" in causes or not STEP_GOOD.isdisjoint(causes):
+        causes = {status: cause for status, cause in causes.items() if status != "failed"}
+    return fanout_outcome({status: cause for status, cause in causes.items() if status != "stopped"})
 
 
 def retry_delay(task: TaskSpec, failures: int) -> float:
@@ -235,4 +244,6 @@ def _reason_to_end(cause: str, step: StepPlan) -> str:
         return f"the step ran longer than its timeout of {time_text(step.settings.timeout or 0.0)}"
     if cause == CANCELLED:
         return "the step was ended before it was done"
+    if cause == STOPPED:
+        return "its sweep ended it early: other trials do better"
     return ""

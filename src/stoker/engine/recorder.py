@@ -141,6 +141,7 @@ class Recorder:
         self._first_starts: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self._resumed = False
+        self._failed_fanouts: set[str] = set()
         self._origin: dict[str, StepRow] = {}
         self._same_inputs = True
         self._not_taken: set[str] = set()
@@ -156,6 +157,7 @@ class Recorder:
         self._used: dict[str, dict[str, Any]] = {}
         self._beat_at = time.monotonic()
         self._check_at = 0.0
+        self.blobs = store.blobs
         self._place = store.blobs.place()
 
     # Earlier sessions, and the run that this one repeats
@@ -204,8 +206,37 @@ class Recorder:
             self._attempts[row.key] = max(row.attempts, self._attempts.get(row.key, 0))
             if row.parent and row.started is not None:
                 self._first_starts[row.parent] = min(row.started, self._first_starts.get(row.parent, row.started))
+            if row.status == "failed" and row.count is not None:
+                self._failed_fanouts.add(row.key)
             if row.status in STEP_GOOD and not row.damage:
                 self._finished[row.key] = row
+
+    def sweep_events(self, key: str) -> list[Mapping[str, Any]]:
+        """What earlier sessions recorded of a sweep, in order."""
+        return (
+            [one.data for one in self._ask(self._store.records.sweep_events, self._run, key)] if self._resumed else []
+        )
+
+    def had_failed(self, key: str) -> bool:
+        """Whether a fan-out had failed when this session began."""
+        return key in self._failed_fanouts
+
+    def attempt_spans(self, key: str) -> list[tuple[float | None, float | None]]:
+        """When the attempts of earlier sessions at a step began and ended."""
+        return [(row.started, row.ended) for row in self._ask(self._store.records.attempts, self._run, key)]
+
+    def logged_value(self, origin: str, name: str) -> float | None:
+        """What the step "run/step" logged last under a name; None for nothing."""
+        self.flush()
+        run, _, key = origin.partition("/")
+        records = self._store.records
+        numbers = [number for one, number in self._ask(records.metric_attempts, run) if one == key]
+        book = MetricBook()
+        for _, data in self._ask(records.metric_pieces, run, key, max(numbers, default=0)):
+            book.merge(book_of(data))
+        ranks = sorted(rank for metric, rank in book.series if metric == name)
+        last = book.series[name, ranks[0]].last if ranks else None
+        return None if last is None else last.value
 
     def first_start(self, key: str) -> float | None:
         """When earlier sessions began the first element of a fan-out; None where they recorded none."""

@@ -6,10 +6,11 @@ for the next update. What a step depends on is recorded before the step starts.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from itertools import islice
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
@@ -18,7 +19,16 @@ from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import DeferredObserver, Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
 from stoker.core.protocol import EXTRA_TIME, JOB, METRICS, STRAGGLER, WorkerEvent
-from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, STEP_GOOD, RunStatus
+from stoker.core.status import (
+    CRASHED,
+    DAMAGED_INPUT,
+    INPUT_ERROR,
+    REFUSED,
+    STEP_GOOD,
+    USER_ERROR,
+    RunStatus,
+    StepStatus,
+)
 from stoker.core.words import bounded
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
@@ -32,6 +42,9 @@ from stoker.engine.outcomes import Witness, attempt_facts, hook_facts, last_word
 from stoker.engine.places import FaultyPlaces
 from stoker.engine.recorder import Recorder
 from stoker.plan.cachekey import InputCode, KeyParts
+
+if TYPE_CHECKING:
+    from stoker.engine.sweeps import Sweeps
 
 HEARTBEAT: Final = 1.0
 """Seconds between two looks at the run's row, where a person may ask for its end; each records that we live."""
@@ -86,11 +99,13 @@ class RunLoop:
         self._executions: dict[str, StepExecution] = {}
         # Elements that run: of a platform with a queue, events tell.
         self._active: dict[str, tuple[int, float]] = {}
+        # Trials that the budget of their sweep has no room for yet.
+        self._held_back: dict[str, list[str]] = {}
         self.growth = Growth(recorder, inputs, observer, self._members, self._executions, self.tell)
         self._events: deque[ev.Event] = deque()
         self._submissions: list[ev.Submit] = []
         # Steps whose preparation needs the database, which is away.
-        self._postponed: list[ev.Prepare] = []
+        self._postponed: list[ev.Prepare | ev.Expand] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._stops = 0
         self.status: RunStatus = "running"
@@ -108,6 +123,12 @@ class RunLoop:
             ev.CallHook: self._call_hook,
             ev.FinishRun: self._finish,
         }
+
+    @functools.cached_property
+    def _sweeps(self) -> Sweeps:
+        from stoker.engine.sweeps import Sweeps  # only for runs with a sweep
+
+        return Sweeps(self._recorder, self._inputs, self._observer.message)
 
     # Called from any thread
 
@@ -175,7 +196,7 @@ class RunLoop:
         tasks = []
         for step in steps:
             self._steps[step.key] = step
-            if step.mapped:
+            if step.mapped and step.sweep is None:
                 self._fanouts.add(step.key)
         for step in steps:
             tasks.append(step_task(step, self._fanouts, self._recorder.earlier_attempts(step.key)))
@@ -217,7 +238,7 @@ class RunLoop:
         if self._postponed and not self._recorder.is_away:
             postponed, self._postponed = self._postponed, []
             for preparation in postponed:
-                self._prepare(preparation)
+                self._perform[type(preparation)](preparation)
         while self._events:
             event = self._events.popleft()
             for action in self._machine.handle(event, time.time()):
@@ -305,6 +326,9 @@ class RunLoop:
             rows = event.data.get("rows", ())
             rows = self._recorder.record_metrics(key, self._executions[key].step, attempt, rows)
             self._observer.logged(key, attempt, rows)
+            step, index, parent = self._step_of(key)
+            if step.sweep is not None and self._sweeps.log(parent, index or 0, attempt, rows):
+                self.tell(ev.Halted(key=key, attempt=attempt))
             return
         self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})
         if event.note == STRAGGLER:
@@ -349,7 +373,12 @@ class RunLoop:
         if "error" in facts and (digest := facts["error"].get("whole")):
             facts["error"]["whole"] = self._recorder.keep_error(key, attempt, digest)
         self._accounts.record_receipt(key, execution.step, status, facts)
-        parent = self._parent(key)
+        step, index, parent = self._step_of(key)
+        if step.sweep is not None:
+            self._sweeps.note_attempt(parent, index or 0, facts)
+            fault = "" if facts["cause"] else self._sweeps.fault(parent, index or 0, facts["outputs"])
+            if fault:
+                facts |= {"cause": USER_ERROR, "message": fault, "error": {"message": fault}}
         fanout = self._executions.get(parent)
         if fanout is not None and facts["started"] and facts["started"] < fanout.facts.get("started", 0.0):
             fanout.facts["began"] = min(facts["started"], fanout.facts.get("began", facts["started"]))  # it was adopted
@@ -437,6 +466,8 @@ class RunLoop:
 
     def _prepare_now(self, key: str) -> None:
         step, index, parent = self._step_of(key)
+        if index is not None and step.sweep is not None and not self._prepare_trial(key, step, index):
+            return
         outputs = self._recorder.finished_outputs(key)
         if outputs is not None:
             self._keep(key, outputs)
@@ -457,8 +488,7 @@ class RunLoop:
         if earlier is not None:
             execution.cache_key, execution.recipe = earlier.cache_key or execution.cache_key, earlier.recipe
             execution.facts = {"outputs": earlier.outputs, "cached_from": earlier.origin}
-            self._keep(key, earlier.outputs)
-            self.tell(ev.ResultFound(key=key))
+            self._use_result(key, earlier.outputs, earlier.origin)
             return
         if index is None and self._recorder.has_origin(key):
             self._observer.message(f"{key}: its inputs are others than in the run that is repeated, so it runs")
@@ -475,10 +505,58 @@ class RunLoop:
                 text = lookup_text(step)
                 if text and not index:  # of a fan-out once
                     execution.facts["warning"] = f"is cached although {text}; add cache_key=… or cache=False"
-                self._keep(key, cached.outputs)
-                self.tell(ev.ResultFound(key=key))
+                self._use_result(key, cached.outputs, cached.origin)
                 return
         self.tell(ev.Prepared(key=key, escalated=self._escalation.announce(key, parent)))
+
+    def _use_result(self, key: str, outputs: Mapping[str, Wire], origin: str) -> None:
+        """Take the result of another step, "run/step"; that of a trial has to have the metric of its sweep."""
+        step, index, parent = self._step_of(key)
+        if step.sweep is not None:
+            self._sweeps.note_origin(parent, index or 0, origin)
+            fault = self._sweeps.fault(parent, index or 0, outputs)
+            if fault:
+                self._executions[key].facts |= {"cause": USER_ERROR, "message": fault, "outputs": {}}
+                self.tell(ev.NotPrepared(key=key, cause=USER_ERROR))
+                return
+        self._keep(key, outputs)
+        self.tell(ev.ResultFound(key=key))
+
+    def _prepare_trial(self, key: str, step: StepPlan, index: int) -> bool:
+        """Give a trial of a sweep its parameters; False where it does not run: it has ended, or has to wait, or never
+        will."""
+        ended = self._sweeps.status(step.key, index)
+        if ended in ("failed", "stopped"):
+            self._executions[key] = StepExecution(step, {})
+            self.tell(ev.ResultFound(key=key, earlier=ended))
+            return False
+        if self._sweeps.give(step.key, index):
+            return True
+        if self._sweeps.is_over(step.key):
+            self.tell(ev.Curtailed(key=step.key, count=self._sweeps.count(step.key)))
+        else:
+            self._held_back.setdefault(step.key, []).append(key)
+        return False
+
+    def _end_trial(self, step: StepPlan, index: int, status: StepStatus) -> None:
+        """Tell a sweep that a trial ended; what that leads to."""
+        if self._sweeps.status(step.key, index):
+            return
+        if self._sweeps.end(step.key, index, status):
+            self.tell(ev.Curtailed(key=step.key, count=self._sweeps.count(step.key), cause=USER_ERROR))
+            self._held_back.pop(step.key, None)
+        for waiting in self._held_back.pop(step.key, ()):
+            if self._machine.status(waiting) == "preparing":
+                self._prepare(ev.Prepare(key=waiting))
+
+    def _end_sweep(self, key: str, status: str, facts: dict[str, Any]) -> None:
+        """Keep and record what a sweep found, or why it failed."""
+        if status in STEP_GOOD:
+            outputs = self._sweeps.outcome(key)
+            self._inputs.keep(key, outputs)
+            self._recorder.record_outputs(key, outputs)
+        elif status == "failed" and not facts.get("message"):
+            facts["message"] = self._sweeps.problem(key)
 
     def _key_of(self, step: StepPlan, inputs: Mapping[str, Any]) -> KeyParts:
         return key_parts(step, inputs, self._policy.environment, self._input_code)
@@ -495,7 +573,10 @@ class RunLoop:
         key = action.key
         step = self._steps[key]
         try:
-            count = self._inputs.expand(step)
+            count = self._inputs.expand(step) if step.sweep is None else self._sweeps.begin(step, step.sweep)
+        except DatabaseUnreachable:
+            self._postponed.append(action)
+            return
         except StokerError as error:
             self._report_unprepared(key, step, error)
             return
@@ -505,7 +586,8 @@ class RunLoop:
         self._executions[key].facts = dict(facts)
         self._recorder.record_expansion(key, count)
         self._observer.changed(key, "expanded", {"count": count})
-        self.tell(ev.Expanded(key=key, tasks=ElementTasks(step, count, self._inputs, self._recorder.earlier_attempts)))
+        tasks = ElementTasks(step, count, self._inputs, self._recorder.earlier_attempts)
+        self.tell(ev.Expanded(key=key, tasks=tasks, limit=None if step.sweep is None else step.sweep.parallel))
 
     def _submit(self, action: ev.Submit) -> None:
         key = action.key
@@ -515,6 +597,9 @@ class RunLoop:
         now = time.time()
         execution.facts = self._witness.begin(now)
         execution.ending = ""
+        _, index, _ = self._step_of(key)
+        if step.sweep is not None:
+            self._sweeps.note_start(step.key, index or 0, action.attempt)
         queued = self._jobs.queues(step.backend)
         if queued:
             execution.facts["queued"] = True
@@ -587,27 +672,35 @@ class RunLoop:
         execution = self._executions.get(key)
         step, index, parent = self._step_of(key)
         facts = dict(execution.facts) if execution is not None else {}
-        if key in self._fanouts and "started" in facts:
+        if step.mapped and index is None and "started" in facts:
             facts["started"] = facts.get("began", facts["started"])
             facts["ended"] = time.time()
         if action.cause and facts.get("cause") != action.cause:
             facts["cause"] = action.cause
+        count = self._inputs.count(key)
+        earlier = None
+        if step.sweep is not None and index is not None:
+            earlier = self._sweeps.status(parent, index)
+        elif step.sweep is not None:
+            self._end_sweep(key, action.status, facts)
+            count = self._sweeps.count(key) if execution is not None else None
         if action.status == "failed" and facts.get("message"):
             self._failure = facts
-        if not self._recorder.is_finished(key):
-            count = self._inputs.count(key)
+        if not self._recorder.is_finished(key) and not earlier:
             self._recorder.record_settled(
                 key, step, action.status, facts, execution, parent=parent, index=index, count=count
             )
         self._observer.changed(key, action.status, observed_facts(facts, parent=parent, index=index))
         if execution is not None:
             execution.inputs = execution.digests = {}
-            if parent in self._fanouts and action.status in STEP_GOOD and not step.hooks:
+            if (parent in self._fanouts or step.sweep) and parent and action.status in STEP_GOOD and not step.hooks:
                 del self._executions[key], self._known[key]  # all is recorded, and there may be a million elements
         elif parent:
             self._known.pop(key, None)
         if step.backend in self._expecting and not parent:
             self._expecting[step.backend].settle(key, success=action.status in ("succeeded", "cached"))
+        if step.sweep is not None and index is not None:
+            self._end_trial(step, index, action.status)
         if self.on_settled is not None:
             self.on_settled(key, action.status)
 

@@ -208,7 +208,7 @@ class Step(Generic[P, R]):
         trace = ACTIVE.get()
         if trace is None:
             return self.function(*args, **kwargs)
-        return trace.call(self._step_call(), args, kwargs)  # type: ignore[no-any-return]
+        return trace.call(self.as_call(), args, kwargs)  # type: ignore[no-any-return]
 
     def map(self, *args: Any, **kwargs: Any) -> Any:
         """One call for each element: positional arguments and `each(…)` are iterated over side by side, keywords fixed.
@@ -218,7 +218,7 @@ class Step(Generic[P, R]):
         trace = ACTIVE.get()
         if trace is None:
             return self._map_function(args, kwargs)
-        return trace.map(self._step_call(), args, kwargs)
+        return trace.map(self.as_call(), args, kwargs)
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[R]:
         """In a dynamic pipeline: start the step and go on; `.result()` of what is returned waits for its value."""
@@ -227,7 +227,7 @@ class Step(Generic[P, R]):
             raise UsageError(
                 f"step '{self.name}'.submit(…) outside a pipeline", where=caller(), fix="call the step like a function"
             )
-        return trace.submit(self._step_call(), args, kwargs)
+        return trace.submit(self.as_call(), args, kwargs)
 
     def with_options(self, **options: Unpack[CallOptions]) -> Step[P, R]:
         """The same step with other settings, another `name` or `id`, or steps that it waits for (`after`)."""
@@ -269,7 +269,8 @@ class Step(Generic[P, R]):
         """Its settings, weakest first."""
         return (*self.spec.layers, *self._options.get("layers", ()))
 
-    def _step_call(self) -> Call:
+    def as_call(self) -> Call:
+        """The step with the options of this call, for a trace."""
         if self._call is None or not self._call.signature.complete:
             self._definition.complete()
             self._call = Call(step=self.spec, signature=self.signature, **self._options)

@@ -17,6 +17,7 @@ import attrs
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import GraphNode, StepSpec
 from stoker.core.settings import Layer
+from stoker.core.sweep import PARAMS, TRIALS, VALUE, SweepPlan
 from stoker.core.usercode import caller
 from stoker.core.values import frozen, lazy_pattern
 from stoker.pipelines.bindings import Binder
@@ -128,6 +129,29 @@ class Trace:
         node = self._add_node(call, bindings, where, tuple(name for name in arguments if name in mapped))
         return _handles(self._origins(node, call.signature), call) if self.session is None else self._future(node, call)
 
+    def sweep(self, call: Call, sweep: SweepPlan, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """One call of a step for each trial of a sweep: its outputs by name, and under "" the step's own together."""
+        tried = {name: domain.at(0.0) for name, domain in sweep.space.items()}
+        bound = call.signature.bind_arguments((), {**given, **tried}, where)
+        bindings = Binder(call.signature, where, self).bind(call.signature.complete_with_defaults(bound, where))
+        bindings = {name: binding for name, binding in bindings.items() if name not in sweep.space}
+        node = self._add_node(call, bindings, where, tuple(sweep.space), sweep)
+        own = [attrs.evolve(one, mapped=False) for one in self._origins(node, call.signature) if one.output]
+        kinds = {PARAMS: dict, VALUE: float, TRIALS: list}
+        found = [
+            Origin(trace=self, key=node.key, step=call.step.name, output=name, annotation=kind)
+            for name, kind in kinds.items()
+        ]
+        results: dict[str, Any] = {}
+        for one in (*own, *found):
+            single: Any = StepHandle(one) if self.session is None else Future((one,), self, several=False)
+            results[one.output] = single
+        if self.session is None:
+            results[""] = Handles(map(StepHandle, own)) if call.step.unpack else results[own[0].output] if own else None
+        else:
+            results[""] = Future(tuple(own), self, several=call.step.unpack) if own else None
+        return results
+
     @contextmanager
     def nest(self, name: str, layers: tuple[Layer, ...], hooks: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
         """Calls in here are those of a pipeline inside this one."""
@@ -155,7 +179,14 @@ class Trace:
         arguments = call.signature.complete_with_defaults(call.signature.bind_arguments(args, kwargs, where), where)
         return self._add_node(call, Binder(call.signature, where, self).bind(arguments), where, ())
 
-    def _add_node(self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...]) -> GraphNode:
+    def _add_node(
+        self,
+        call: Call,
+        bindings: Mapping[str, Any],
+        where: str,
+        mapped: tuple[str, ...],
+        sweep: SweepPlan | None = None,
+    ) -> GraphNode:
         dependencies = tuple(self._after(call, where)) if call.after else ()
         node = GraphNode(
             key=self._key(call, where),
@@ -163,6 +194,7 @@ class Trace:
             bindings=bindings,
             after=dependencies,
             mapped=mapped,
+            sweep=sweep,
             layers=call.layers,
             hooks=call.hooks,
             where=where,

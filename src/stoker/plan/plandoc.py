@@ -27,7 +27,7 @@ _SHARED: Final[Mapping[str, Any]] = {
     "outputs": tuple[StepOutput, ...],
 }
 """Fields that all calls of a step share, kept in tables."""
-_RARELY_SHARED: Final[Mapping[str, str]] = {"proof": "stoker.core.proof:Proof"}
+_RARELY_SHARED: Final[Mapping[str, str]] = {"proof": "stoker.core.proof:Proof", "sweep": "stoker.core.sweep:SweepPlan"}
 """Shared fields that are usually None, and left out then: name → class, which is imported only if one is there."""
 _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
 _RARE: Final = (

@@ -46,6 +46,7 @@ from stoker.core.registry import ArtifactRef, Model, names_label
 from stoker.core.secret import PREFIX, Secret, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.standins import METAFLOW, ZENML
+from stoker.core.sweep import SweepPlan
 from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import source as sources
@@ -74,6 +75,8 @@ class Overrides:
     """Layers for every step."""
     steps: Mapping[str, tuple[Layer, ...]] = attrs.field(factory=dict)
     """Layers for single steps, by name or key."""
+    trials: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    """Sweep → the parameters of the one trial that it is to have."""
 
 
 class Planner:
@@ -129,6 +132,7 @@ class Planner:
             lookups=code.lookup_places,
             of_main_block=code.of_main_block if source.kind != "pickled" else (),
             mapped=node.mapped,
+            sweep=self._sweep(node),
             after=node.after,
             split=tuple(split),
             position=position,
@@ -139,6 +143,10 @@ class Planner:
         )
         check_ladder(plan)
         return plan
+
+    def _sweep(self, node: GraphNode) -> SweepPlan | None:
+        params = self._overrides.trials.get(node.key)
+        return node.sweep if node.sweep is None or params is None else node.sweep.only(params)
 
     def body_findings(self, body: Callable[..., Any], pipeline: str, where: str) -> Iterator[Finding]:
         """The finding about a dynamic pipeline whose steps, which are not known yet, look up code by name.
@@ -289,7 +297,7 @@ def split_outputs(nodes: Iterable[GraphNode]) -> dict[str, list[str]]:
     """For each node key, the outputs that a later fan-out iterates over; they are saved element by element."""
     outputs: dict[str, list[str]] = {}
     for node in nodes:
-        for name in node.mapped:
+        for name in () if node.sweep else node.mapped:
             binding = node.bindings[name]
             if isinstance(binding, FromStep) and binding.output not in outputs.setdefault(binding.node, []):
                 outputs[binding.node].append(binding.output)
@@ -312,9 +320,10 @@ def plan(
     split = split_outputs(graph.nodes)
     mapped = {node.key for node in graph.nodes if node.mapped}
     steps = [planner.step_plan(node, () if node.key in mapped else split.get(node.key, ())) for node in graph.nodes]
+    findings = tuple(backend_findings(steps, backends, planner.secrets))
     return Plan(
         pipeline=graph.name,
-        steps=tuple(steps),
+        steps=tuple(with_rates(steps, findings)),
         parameters=planner.parameters(graph) if graph.dynamic else {},
         failure_mode=failure_mode,
         stack=stack,
@@ -323,8 +332,30 @@ def plan(
         dynamic=graph.dynamic,
         model=graph.model,
         model_version=None if graph.model is None else planner.model_version(graph.model),
-        findings=tuple(backend_findings(steps, backends, planner.secrets)),
+        findings=findings,
     )
+
+
+def with_rates(steps: Iterable[StepPlan], findings: Sequence[Finding]) -> Iterator[StepPlan]:
+    """The steps, sweeps with what an hour of a trial takes of their budgets; `SettingsError` where nothing says it."""
+    for step in steps:
+        if step.sweep is None or step.sweep.budget is None:
+            yield step
+            continue
+        budget = step.sweep.budget
+        if budget.unit == "USD":
+            named = f"step '{step.name}'"
+            rate = next((one.price for one in findings if one.price and one.where.endswith(named)), 0.0)
+            what, fix = "what its machine costs is not known", "use a stack with prices (SkyPilot), or device hours"
+        else:
+            resources = step.settings.resources
+            rate = float(resources.node_count * resources.gpus_per_node)
+            what, fix = "it asks for no device", "give the step gpu_count=1, for example, or the sweep trials=50"
+        if not rate:
+            where = f"{step.where} step '{step.name}'"
+            raise SettingsError(f"nothing counts against budget={str(budget)!r}: {what}", where=where, fix=fix)
+        budget = attrs.evolve(budget, rate=rate)
+        yield attrs.evolve(step, sweep=attrs.evolve(step.sweep, budget=budget))
 
 
 def replan(recorded_plan: Plan, overrides: Overrides, stack: Stack) -> Plan:

@@ -18,6 +18,7 @@ import attrs
 from attrs import evolve
 
 from stoker.client.metrics import Metric, Metrics
+from stoker.client.sweeps import SweepRecord
 from stoker.client.usage import Usage
 from stoker.client.variants import (
     WHICH,
@@ -37,6 +38,7 @@ from stoker.core.words import count_text, memory_text, number_text, short, time_
 from stoker.report.markup import NOTHING, Content, Html, badge, element, facts, joined, link, notice, table
 from stoker.report.receipts import DEVICE_ROWS, receipt_facts, round_maximum, scale_end
 from stoker.report.svg import COLUMNS, LOOKS, Band, Drawing, Line, chart, spark
+from stoker.report.sweeps import parallel_chart
 
 MOST_CHARTS: Final = 12
 """Metrics of a step that are drawn; the table has all."""
@@ -373,6 +375,8 @@ class View:
     """None for a page that stands by itself."""
     page_of: Callable[[Variant], str] | None = None
     """The address of a variant's own page."""
+    sweep: SweepRecord | None = None
+    """The sweep whose trials the variants are."""
     charts: int = _COLUMNS
     rows: int = MOST
     points: int = _POINTS
@@ -411,6 +415,7 @@ def variant_charts(variants: Sequence[Variant], found: Sequence[Variant], view: 
     number = min(MOST, len(found))
     some = [found[place * len(found) // number] for place in range(number)]
     drawn = [_variant_chart(name, variants, some, looks, numbers, view) for name in names[: view.charts] if number]
+    together = NOTHING if view.sweep is None else parallel_chart(view.sweep, {one.key for one in some})
     remarks = [f"{number:,} of {len(found):,} are drawn"] if number < len(found) else []
     if len(names) > view.charts:
         remarks.append(f"{count_text(len(names) - view.charts, 'more metric')} in no chart")
@@ -419,6 +424,7 @@ def variant_charts(variants: Sequence[Variant], found: Sequence[Variant], view: 
         {"class": "charts"},
         _colour_links([*known, view.noun], by or view.noun, view),
         legend,
+        together,
         element("div", {"class": "grid"}, *drawn),
         element("p", {"class": "muted"}, "; ".join(remarks)) if remarks else NOTHING,
     )
@@ -576,12 +582,16 @@ def _table(variants: Sequence[Variant], shown: Sequence[Variant], view: View) ->
     reasons = any(one.reason for one in shown)
     logged = [f"{name} {which}".rstrip() for name, which in values]
     heads = [view.noun, "status", *took, *given, *logged]
+    best = view.sweep.best if view.sweep is not None else None
     numeric = {name for name in given if all(is_number(one.given.get(name, 0)) for one in variants)}.union(took, logged)
     head = [_head(name, place, number=name in numeric, view=view) for place, name in enumerate(heads)]
 
+    def mark(one: Variant) -> Html:
+        return element("strong", None, " the best") if best is not None and best.key == one.key else NOTHING
+
     def row(one: Variant) -> Html:
         cells: list[Content] = [
-            link(view.page_of(one), one.key) if view.page_of is not None else one.key,
+            joined([link(view.page_of(one), one.key) if view.page_of is not None else one.key, mark(one)]),
             badge(one.status),
             *(time_text(one.seconds) if one.seconds is not None else "" for _ in took),
             *(short(given_text(one.given[name]), 60) if name in one.given else "" for name in given),

@@ -31,6 +31,7 @@ MARKS: Final = {
     "interrupted": ("✗", "31"),
     "skipped": ("–", "2"),
     "cancelled": ("■", "33"),
+    "stopped": ("■", "2"),
     "running": ("▸", "34"),
     "waiting": ("◦", "33"),
     "pending": ("·", "2"),

@@ -236,6 +236,7 @@ STATES: Final[Mapping[str, StateLook]] = {
     "failed": _BAD,
     "interrupted": _LOST,
     "cancelled": StateLook("warn", f"{_CIRCLE}M3.6 3.6L12.4 12.4"),
+    "stopped": StateLook("quiet", f"{_CIRCLE}M5.5 5.5H10.5V10.5H5.5z"),
     "skipped": StateLook("quiet", f"{_CIRCLE}M5 8H11M8.6 5.6L11 8L8.6 10.4"),
     # Of receipts (core.receipt.Verdict):
     "used": _GOOD,

@@ -242,6 +242,11 @@ def time_axis(seconds: float) -> Html:
     return element("svg", None, *_clock(ticks, lambda one: 100 * one / seconds))
 
 
+def words_below(words: Sequence[tuple[float, str]]) -> Html:
+    """Words along a picture, each at its percent of the width; for eyes alone."""
+    return element("div", {"class": "clock", "aria-hidden": "true"}, element("svg", None, *_clock(words, float)))
+
+
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz "
 
 

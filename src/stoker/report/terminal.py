@@ -42,6 +42,7 @@ _MARKS: Final = {
     "failed": ("✗", "31"),
     "skipped": ("–", "2"),
     "cancelled": ("■", "33"),
+    "stopped": ("■", "2"),
     "running": ("▸", "34"),
     "pending": ("·", "2"),
 }

@@ -99,12 +99,13 @@ def _plan_program(
     program: Program,
     values: Mapping[str, Any],
     recorded: Mapping[str, Mapping[str, Any]] | None = None,
+    trials: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Plan, Planner, PipelineSettings]:
     alias_main()
     session.hint(program)
     graph = program.graph_of(values)
     session.add_parts(graph.every_layer)
-    overrides = session.overrides()
+    overrides = attrs.evolve(session.overrides(), trials=trials or {})
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
     planner = Planner(
         session.stack,
@@ -184,11 +185,13 @@ def run_bound(
     values: Mapping[str, Any],
     origin: RunOrigin | None = None,
     recorded: Mapping[str, Mapping[str, Any]] | None = None,
+    trials: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Run:
     """Run a program with bound arguments in a session. `origin` is the run that this one repeats, `recorded` the
-    artifacts of its arguments, by the digests that they have when they are saved here."""
+    artifacts of its arguments, by the digests that they have when they are saved here, and `trials` the parameters of
+    the one trial that a sweep is to have."""
     request = session.request
-    plan, planner, settings = _plan_program(session, program, values, recorded)
+    plan, planner, settings = _plan_program(session, program, values, recorded, trials)
     refuse(plan)
     if origin is not None:
         reuse.check(origin, plan, session.store.records)

@@ -16,6 +16,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.errors import NotFound, UsageError
 from stoker.core.plan import Plan, RunOrigin
 from stoker.core.request import RunRequest
+from stoker.core.sweep import PARAMS
 from stoker.plan import plandoc
 from stoker.run import reuse
 from stoker.run.driver import client_of, run_bound
@@ -75,11 +76,35 @@ def with_original_code(earlier: EarlierRun, store: Store) -> EarlierRun:
     return attrs.evolve(earlier, plan=reuse.restore(earlier.plan, store, run=earlier.row.id))
 
 
-def rerun(earlier: EarlierRun, program: Program, request: RunRequest, *, start: str = "", reuse: bool = False) -> Run:
+def best_params(earlier: EarlierRun, store: Store) -> dict[str, Mapping[str, Any]]:
+    """Sweep → the parameters of its best trial; `UsageError` where the run has none."""
+    if earlier.plan.dynamic:
+        raise UsageError(
+            f"run {earlier.row.id} is of a dynamic pipeline, whose sweeps only its body knows",
+            fix=f"call its step with the best parameters: stoker show {earlier.row.id}",
+        )
+    outputs = client_of(store).run(earlier.row.id).steps
+    sweeps = [step.key for step in earlier.plan.steps if step.sweep is not None]
+    found = {key: outputs[key].outputs[PARAMS].load() for key in sweeps if PARAMS in outputs[key].outputs}
+    if not found:
+        why = f"{', '.join(sweeps)} found no best trial" if sweeps else "its pipeline calls no sweep(…)"
+        raise UsageError(f"run {earlier.row.id} has no best trial: {why}", fix="name another run: stoker runs")
+    return found
+
+
+def rerun(
+    earlier: EarlierRun,
+    program: Program,
+    request: RunRequest,
+    *,
+    start: str = "",
+    reuse: bool = False,
+    trials: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Run:
     """Run a program as it ran before, as a run of its own.
 
     With `reuse`, results of the earlier run's finished steps are taken by reference; those of the step `start`, and of
-    all steps after it, are computed again.
+    all steps after it, are computed again. With `trials`, a sweep has one trial, with these parameters.
     """
     with _request(earlier.plan, request) as merged:
         session = Session(attrs.evolve(merged, stack=merged.stack or earlier.row.stack))
@@ -99,7 +124,7 @@ def rerun(earlier: EarlierRun, program: Program, request: RunRequest, *, start: 
             artifacts.save(parameters[name], blobs).digest: wire for name, wire in earlier.plan.parameters.items()
         }
         values = program.rebind(parameters, changes)
-        return run_bound(session, program, values, origin, recorded)
+        return run_bound(session, program, values, origin, recorded, trials)
 
 
 @contextlib.contextmanager

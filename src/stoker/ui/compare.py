@@ -11,6 +11,7 @@ from attrs import evolve
 
 from stoker.client import Run
 from stoker.client.metrics import Metrics
+from stoker.client.sweeps import SweepRecord
 from stoker.client.variants import Choice, Variant, chosen_variants
 from stoker.core.errors import UsageError
 from stoker.core.plan import Plan
@@ -18,7 +19,7 @@ from stoker.core.receipt import model_text
 from stoker.core.words import number_text, time_text
 from stoker.plan.plandoc import given_settings
 from stoker.report.figures import MOST, View, comparison, variants_part
-from stoker.report.markup import Html, element, joined
+from stoker.report.markup import NOTHING, Html, element, joined
 from stoker.report.runreport import plan_of
 from stoker.store.store import Store
 
@@ -175,6 +176,7 @@ def variant_values(
     title: str,
     address: Callable[[Mapping[str, Any]], str],
     page_of: Callable[[Variant], str],
+    sweep: SweepRecord | None = None,
 ) -> dict[str, Any]:
     """The values of the template variants_part.html; `address` makes that of the page with more in its query."""
     choice, problem = Choice.parse(query), ""
@@ -189,7 +191,7 @@ def variant_values(
         return address(other.as_dict())
 
     start, end = choice.start, choice.start + MOST
-    view = View(choice=choice, noun=noun, title=title, address=address_of, page_of=page_of)
+    view = View(choice=choice, noun=noun, title=title, address=address_of, page_of=page_of, sweep=sweep)
     return {
         "address": address({**choice.as_dict(), "variants": 1}),
         "choice": choice,
@@ -197,6 +199,7 @@ def variant_values(
         "noun": noun,
         "number": len(found),
         "total": len(variants),
+        "sweep": NOTHING,
         "figures": variants_part(variants, found, view),
         "all": address(evolve(choice, filter="", start=0).as_dict()),
         "failed": address(evolve(choice, filter="status=failed", start=0).as_dict()),

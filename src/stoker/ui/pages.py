@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from stoker.client import Client, Output, Run, Step
 from stoker.client.document import running_keys, step_status
 from stoker.client.logs import last_attempt
+from stoker.client.sweeps import sweep_of
 from stoker.client.variants import Variant, element_variants, run_variants
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
@@ -21,6 +22,7 @@ from stoker.core.words import count_text, time_text
 from stoker.report import cards, machine
 from stoker.report.figures import MOST, metrics_part
 from stoker.report.runreport import plan_of
+from stoker.report.sweeps import sweep_facts
 from stoker.report.top import devices_text
 from stoker.store.registry import ArtifactRow
 from stoker.ui import access as rules
@@ -245,6 +247,7 @@ def variants_of(request: Request, shown: Run, one: Step) -> list[Variant]:
 
 
 def _element_values(request: Request, shown: Run, one: Step) -> dict[str, Any]:
+    sweep = sweep_of(state_of(request).store, one)
     values = variant_values(
         variants_of(request, shown, one),
         request.query_params,
@@ -252,7 +255,10 @@ def _element_values(request: Request, shown: Run, one: Step) -> dict[str, Any]:
         title=f"elements of {one.key}",
         address=lambda more: url(f"/runs/{shown.id}/step", key=one.key, **more),
         page_of=lambda element: runview.step_address(shown.id, element.key),
+        sweep=sweep,
     )
+    if sweep is not None:
+        values["sweep"] = sweep_facts(sweep, lambda key: runview.step_address(shown.id, key))
     return {**values, "again": one.status not in STEP_DONE and shown.status not in RUN_DONE}
 
 

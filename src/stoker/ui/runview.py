@@ -192,7 +192,7 @@ def _line(
         counts = element_counts(step, running)
         status = fanout_status(step, counts)
         tally = ", ".join(f"{number:,} {name}" for name, number in counts.items())
-        progress = 100 * sum(counts[name] for name in ("succeeded", "cached", "failed", "skipped")) // step.count
+        progress = 100 * sum(counts[name] for name in STEP_DONE) // step.count
         words += [f"{number:,} wait: {reason}" for reason, number in wait_reasons(step, placements).items()]
     else:
         status = step_status(step, running)

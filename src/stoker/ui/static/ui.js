@@ -146,7 +146,7 @@
       found = [found.reduce((one, other) => (distance(other) < distance(one) ? other : one))];
       light(found[0].name);
     }
-    if (!found.length) { unpoint(); return; }
+    if (!found.length || !svg.dataset.x) { unpoint(); return; }
     const [begin, end] = svg.dataset.x.split(" ").map(Number);
     const [low, high] = svg.dataset.y.split(" ").map(Number);
     const [axis, words] = svg.dataset.words.split("|");

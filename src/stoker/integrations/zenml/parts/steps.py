@@ -175,7 +175,7 @@ class Step(functional.Step[..., Any]):
 
     def _lenient_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The step as it is called; where only a plan is made, what a configuration gives may be missing."""
-        call = self._step_call()
+        call = self.as_call()
         if not is_planning():
             return call
         given = {**dict(zip(self.signature.parameters, args)), **kwargs}
