@@ -452,33 +452,62 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
     ),
     "hooks": (
         """
-        def on_failure(exception: BaseException):
-            with open("failed.txt", "w") as file:
-                file.write(str(exception))
+        from zenml import get_step_context, log_metadata
 
-        def on_success():
-            open("succeeded.txt", "w").close()
+        class Refused(ValueError):
+            def __init__(self, what: str, code: int):
+                super().__init__(f"{what} ({code})")
 
-        @step(on_failure=on_failure)
+        def failed(exception: BaseException) -> None:
+            context = get_step_context()
+            told = [type(exception).__name__, isinstance(exception, ValueError), str(exception)]
+            log_metadata({"told": told})
+            write([*told, context.step_run.name, context.pipeline.name])
+
+        def succeeded() -> None:
+            write(["succeeded", get_step_context().step_name])
+
+        def write(told: list) -> None:
+            with open("hooks.txt", "a") as file:
+                file.write(repr(told) + "\\n")
+
+        @step(on_failure="hooks.failed")
         def wrong():
-            raise ValueError("as meant")
+            raise Refused("as meant", 7)
 
-        @pipeline(on_success=on_success)
+        @step(enable_cache=False)
+        def lacks(there: int) -> int:
+            return {}["no"]
+
+        @pipeline(on_success=succeeded)
         def right():
-            one()
+            add(one(), id="added")
+
+        @pipeline(on_failure=failed)
+        def p():
+            lacks(one())
 
         @pipeline
-        def p():
+        def q():
             wrong()
 
         def result():
-            right()
-            try:
-                p()
-            except Exception:
-                return [open("failed.txt").read(), os.path.exists("succeeded.txt")]
+            right.with_options(enable_cache=False)()
+            for pipeline in (p, q):
+                try:
+                    pipeline()
+                except Exception:
+                    pass
+            told = Client().get_pipeline("q").last_run.steps["wrong"].run_metadata
+            return [*sorted(open("hooks.txt").read().splitlines()), told]
         """,
-        ["as meant", True],
+        [
+            "['KeyError', False, \"'no'\", 'lacks', 'p']",
+            "['Refused', True, 'as meant (7)', 'wrong', 'q']",
+            "['succeeded', 'added']",
+            "['succeeded', 'one']",
+            {"told": ["Refused", True, "as meant (7)"]},
+        ],
     ),
     "retry": (
         """

@@ -24,8 +24,9 @@ SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "ven
 """Folders that hold nothing of the project's own; so do those whose names begin with a dot."""
 _CONFIGURED: Final = re.compile(r"^(parameters|steps|settings|model|extra|enable_cache|schedule|build):", re.MULTILINE)
 _ZENML: Final = re.compile(r"^\s*(?:from|import)\s+(?:stoker\.integrations\.)?zenml\b", re.MULTILINE)
-_ONLY_SERVED: Final = frozenset({"step_operator", "settings", "config_path"})
-"""Keywords that mean more in ZenML: what a local stack leaves out, and a file with parameters of steps."""
+_ONLY_SERVED: Final = frozenset({"step_operator", "settings", "config_path", "on_failure", "on_success"})
+"""Keywords that mean more in ZenML: what a local stack leaves out, a file with parameters of steps, and hooks that get
+the exception."""
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ from stoker.core.registry import Artifact
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts import steps
 from stoker.integrations.zenml.parts.client import PipelineRun
+from stoker.integrations.zenml.parts.hooks import IN_HOOK
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.settings import PIPELINE
 from stoker.integrations.zenml.parts.versions import (
@@ -197,6 +198,8 @@ def log_metadata(
     elif run_id_name_or_prefix is not None:
         run = store_client().run(str(run_id_name_or_prefix)).id
         naming.log_metadata(facts, run=run, **({} if step_name is None else {"step": step_name}))
+    elif context and context.attempt == IN_HOOK:
+        naming.log_metadata(facts, run=context.run_id, step=context.step or None)
     else:
         naming.log_metadata(facts)
 

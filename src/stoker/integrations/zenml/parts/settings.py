@@ -17,6 +17,7 @@ from stoker.backends.registry import BACKENDS
 from stoker.core import docker, resources
 from stoker.core.errors import NotFound, SettingsError
 from stoker.core.settings import COMPONENTS, Retry
+from stoker.integrations.zenml.parts.hooks import hook_of
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.versions import Model
 from stoker.migrate import zenml
@@ -88,6 +89,8 @@ def options_of(options: Mapping[str, Any], *, step: bool) -> tuple[dict[str, Any
             own["retry"] = StepRetryConfig(**value) if isinstance(value, Mapping) else value
         elif name == "failure_mode":
             own[name] = "continue" if str(getattr(value, "value", value)).startswith("continue") else "fail_fast"
+        elif name in zenml.HOOKS:
+            own[name] = hook_of(name, value)
         elif name == "tags":
             own[name] = [str(getattr(tag, "name", tag)) for tag in value]
         else:

@@ -239,6 +239,15 @@ class Pipeline(functional.Pipeline[...]):
         return self
 
     @property
+    def hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Those of a run: a dynamic pipeline's. ZenML calls a static one's for each step that has none of its own."""
+        return self._hooks if self.dynamic or ACTIVE.get() is not None else {}
+
+    @hooks.setter
+    def hooks(self, hooks: Mapping[str, Callable[..., Any]]) -> None:
+        self._hooks = hooks
+
+    @property
     def extra(self) -> Mapping[str, Any]:
         """Its `extra`."""
         return self._others.get("extra") or {}
@@ -291,6 +300,8 @@ class Pipeline(functional.Pipeline[...]):
     def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
         """The graph; on this machine without what asks for another one."""
         made = super().graph_of(arguments)
+        nodes = tuple(attrs.evolve(node, hooks={**self._hooks, **node.step.hooks, **node.hooks}) for node in made.nodes)
+        made = attrs.evolve(made, nodes=nodes)
         if self._room is None:
             return made
         nodes = tuple(self._room.fitted(node) for node in made.nodes)
