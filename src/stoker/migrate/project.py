@@ -15,6 +15,7 @@ from typing import Final, Iterable, Iterator, Literal, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import SourceError, StokerError
+from stoker.migrate.configurations import move_configuration
 from stoker.migrate.names import MigrationNote
 from stoker.migrate.rewrite import migrate_source
 from stoker.migrate.served import move_imports, move_notebook, move_requirements
@@ -114,9 +115,8 @@ def _migrated(
     if kind == "configuration":
         if not _is_configuration(path, text):
             return None
-        message = "is read as it is: by config_path=, and by `stoker run FILE --config`"
-        note = MigrationNote(line=1, level="hint", name="run configuration", message=message)
-        return ProjectFile(path=path, kind=kind, before=text, after=text, notes=[note])
+        moved = move_configuration(text, path)
+        return ProjectFile(path=path, kind=kind, before=text, after=moved.after, notes=moved.notes)
     if b"zenml" not in text:
         return None
     moved = move_notebook(text, path) if kind == "notebook" else move_requirements(text)
