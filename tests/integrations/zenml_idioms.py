@@ -664,20 +664,27 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
 
         @step
         def trainer(config: TrainerConfig, rows: list) -> float:
+            open("trained.txt", "w").close()
             return config.rate * config.epochs * len(rows)
 
+        @step
+        def said() -> str:
+            return "trained" if os.path.exists("trained.txt") else "not yet"
+
         @pipeline(enable_cache=False)
-        def p(loader, train):
-            rows, count = loader()
-            train(rows)
+        def p(loader, train, report):
             train.after(loader)
+            report.after(train)
+            rows, count = loader()
+            report()
+            train(rows)
 
         def result():
-            p(loader=load(), train=trainer(config=TrainerConfig(rate=2))).run()
+            p(loader=load(), train=trainer(config=TrainerConfig(rate=2)), report=said()).run()
             last = Client().get_pipeline("p").last_run
-            return last.steps["trainer"].output.load()
+            return [last.steps["trainer"].output.load(), last.steps["said"].output.load()]
         """,
-        8.0,
+        [8.0, "trained"],
     ),
     "class_based_steps": (
         """
