@@ -867,8 +867,11 @@ HELPERS: Final = {
         extra: {env: prod}
         parameters: {rows: 7}
         steps:
+          one:
+            # as it is
           configured:
             enable_cache: false
+            retry: {max_retries: 1, delay: 0}
             parameters: {size: 7, name: b}
         """,
     "requirements.txt": "numpy\nzenml[server]>=0.50\n",

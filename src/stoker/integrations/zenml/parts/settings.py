@@ -186,5 +186,5 @@ def read_run_configuration(path: Any) -> RunConfiguration:
     options = {name: value for name, value in document.items() if name in _CONFIGURED and value is not None}
     if isinstance(options.get("model"), Mapping):
         options["model"] = Model(**options["model"])
-    steps = document.get("steps") or {}
+    steps = {name: step or {} for name, step in (document.get("steps") or {}).items()}
     return RunConfiguration(parameters=document.get("parameters") or {}, options=options, steps=steps)
