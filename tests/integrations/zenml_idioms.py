@@ -396,7 +396,7 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
 
         @step
         def make() -> Annotated[int, "with_metadata"]:
-            log_metadata({"loss": 0.5})
+            log_metadata({"loss": 0.5, "too_long": ['"'] * 9000})
             log_artifact_metadata(artifact_name="with_metadata", metadata={"rows": 3})
             return 1
 
