@@ -60,6 +60,8 @@ FILE: Final = "stoker.toml"
 PYPROJECT: Final = "pyproject.toml"
 PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {FILE: (), PYPROJECT: ("tool", "stoker")}
 """Name of a file of stacks → the keys above its own."""
+NAMED: Final = "STOKER_STACK"
+"""The variable that names the stack; the steps of a run on this machine have their run's in it."""
 ONLY: Final = "STOKER_STACKS"
 """The variable that names a file of stacks which is read in place of all others."""
 DEFAULT: Final = "local"
@@ -162,7 +164,7 @@ class Stack:
 def load(name: str | None = None, start: Path | None = None) -> Stack:
     """The stack called `name`, or the one that is meant when nobody says; `start` is where the search begins."""
     files = _files(start)
-    wanted = name or os.environ.get("STOKER_STACK") or next((file.stack for file in files if file.stack), DEFAULT)
+    wanted = name or os.environ.get(NAMED) or next((file.stack for file in files if file.stack), DEFAULT)
     for file in files:
         if wanted in file.stacks:
             return _stack(wanted, file, home(start))
@@ -576,6 +578,6 @@ def _namer(name: str | None, files: Iterable[_File]) -> str:
     """Who asked for a stack that is not there."""
     if name:
         return ""
-    if os.environ.get("STOKER_STACK"):
-        return "STOKER_STACK"
+    if os.environ.get(NAMED):
+        return NAMED
     return next((file.where("stack") for file in files if file.stack), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import stoker
@@ -24,6 +26,7 @@ import stoker.config
 import stoker.flow
 from stoker.cli import migrate
 from stoker.core.errors import NotFound, SourceError, StokerError, UsageError
+from stoker.integrations.zenml.parts.settings import options_of, read_run_configuration
 from stoker.migrate import metaflow as migration_metaflow
 from stoker.migrate import zenml as migration_zenml
 from stoker.migrate.names import fate_of
@@ -552,3 +555,45 @@ def test_skypilots_settings_change_their_import_and_nothing_else() -> None:
 
 
 IMPORTED = "from stoker.integrations.skypilot.flavors"
+
+
+def test_a_run_configuration_gets_stokers_words_and_says_what_is_left(project: Any) -> None:
+    before = (FILES / "zenml_configuration.yaml").read_text()
+    of_another = "enable_cache: true\nport: 80\nsettings: {colour: red}\n"
+    project.write({"configs/run.yaml": before, "app.yaml": of_another, "jinja.yaml": "settings: {%- if x %}\n"})
+    document = json.loads(project.stoker("migrate", ".", "--json", "--write").stdout)
+    notes = {one["file"]: [(note["line"], note["name"]) for note in one["notes"]] for one in document["files"]}
+    assert notes == {
+        "configs/run.yaml": [
+            (5, "run_name"),
+            (11, "required_integrations"),
+            (13, "orchestrator.vertex"),
+            (15, "license"),
+            (23, "rate"),
+        ],
+        "jinja.yaml": [(1, "jinja.yaml")],
+    }
+    after = (project.folder / "configs/run.yaml").read_text()
+    lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
+    assert [line[2:].strip() for line in lines if line[0] == "-"] == [
+        "enable_cache: false  # each time anew",
+        "enable_step_logs: true",
+        "execution_mode: continue_on_failure",
+        "- zenml[server]>=0.80  # the framework",
+        "enable_cache: true",
+        "retry: {max_retries: 2, delay: 1}",
+        "enable_artifact_metadata: false",
+        "load: {enable_step_logs: true, enable_cache: true, settings: {docker: {requirements: [zenml, pandas]}}}",
+    ]
+    assert [line[2:].strip() for line in lines if line[0] == "+"] == [
+        "cache: false  # each time anew",
+        "failure_mode: continue",
+        "cache: true",
+        "retry: {times: 2, delay: 1}",
+        "load: {cache: true, settings: {docker: {requirements: [pandas]}}}",
+    ]
+    assert (project.folder / "app.yaml").read_text() == of_another
+    ours, theirs = read_run_configuration(project.folder / "configs/run.yaml"), yaml.safe_load(before)
+    assert options_of(ours.options_of("train"), step=True)[0]["cache"] is theirs["steps"]["train"]["enable_cache"]
+    assert options_of(ours.options_of("train"), step=True)[0]["retry"].times == 2
+    assert options_of(ours.options, step=False)[0]["failure_mode"] == "continue"

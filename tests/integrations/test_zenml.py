@@ -56,3 +56,41 @@ def test_an_idiom_is_migrated_plans_and_runs(name: str, migrated: Any) -> None:
     left = [note["name"] for note in file["notes"] if note["level"] == "by hand"]
     assert file["written"] and left == (["MLFlowModelDeployer"] if name == "types_that_are_not_here" else [])
     assert not [one for one in again["files"] if one["changed"]]
+
+
+def test_a_client_in_a_step_reads_the_store_of_its_run(tmp_path: Any) -> None:
+    project = Project(tmp_path / "project", tmp_path / "home")
+    project.write(
+        {
+            "stoker.toml": """
+                [stacks.other]
+                database = "sqlite:///other/stoker.db"
+                artifact_store = "other/artifacts"
+            """,
+            "reads.py": """
+                from typing import Annotated
+                from zenml import pipeline, step
+                from zenml.client import Client
+
+                @step
+                def make() -> Annotated[int, "kept"]:
+                    return 5
+
+                @step(enable_cache=False)
+                def read(after: int) -> str:
+                    client = Client()
+                    version = client.get_artifact_version("kept")
+                    text = f"{client.active_stack.name} {version.load()} of {version.version}"
+                    print(text)
+                    return text
+
+                @pipeline
+                def p():
+                    read(make())
+            """,
+        }
+    )
+    for number in (1, 2):  # a version of its own in each store
+        for stack in ("local", "other"):
+            said = project.stoker("run", "reads.py:p", "--stack", stack, "--no-cache")
+            assert f"{stack} 5 of {number}" in said.stdout + said.stderr

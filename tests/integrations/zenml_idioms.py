@@ -396,7 +396,7 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
 
         @step
         def make() -> Annotated[int, "with_metadata"]:
-            log_metadata({"loss": 0.5})
+            log_metadata({"loss": 0.5, "too_long": ['"'] * 9000})
             log_artifact_metadata(artifact_name="with_metadata", metadata={"rows": 3})
             return 1
 
@@ -452,33 +452,62 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
     ),
     "hooks": (
         """
-        def on_failure(exception: BaseException):
-            with open("failed.txt", "w") as file:
-                file.write(str(exception))
+        from zenml import get_step_context, log_metadata
 
-        def on_success():
-            open("succeeded.txt", "w").close()
+        class Refused(ValueError):
+            def __init__(self, what: str, code: int):
+                super().__init__(f"{what} ({code})")
 
-        @step(on_failure=on_failure)
+        def failed(exception: BaseException) -> None:
+            context = get_step_context()
+            told = [type(exception).__name__, isinstance(exception, ValueError), str(exception)]
+            log_metadata({"told": told})
+            write([*told, context.step_run.name, context.pipeline.name])
+
+        def succeeded() -> None:
+            write(["succeeded", get_step_context().step_name])
+
+        def write(told: list) -> None:
+            with open("hooks.txt", "a") as file:
+                file.write(repr(told) + "\\n")
+
+        @step(on_failure="hooks.failed")
         def wrong():
-            raise ValueError("as meant")
+            raise Refused("as meant", 7)
 
-        @pipeline(on_success=on_success)
+        @step(enable_cache=False)
+        def lacks(there: int) -> int:
+            return {}["no"]
+
+        @pipeline(on_success=succeeded)
         def right():
-            one()
+            add(one(), id="added")
+
+        @pipeline(on_failure=failed)
+        def p():
+            lacks(one())
 
         @pipeline
-        def p():
+        def q():
             wrong()
 
         def result():
-            right()
-            try:
-                p()
-            except Exception:
-                return [open("failed.txt").read(), os.path.exists("succeeded.txt")]
+            right.with_options(enable_cache=False)()
+            for pipeline in (p, q):
+                try:
+                    pipeline()
+                except Exception:
+                    pass
+            told = Client().get_pipeline("q").last_run.steps["wrong"].run_metadata
+            return [*sorted(open("hooks.txt").read().splitlines()), told]
         """,
-        ["as meant", True],
+        [
+            "['KeyError', False, \"'no'\", 'lacks', 'p']",
+            "['Refused', True, 'as meant (7)', 'wrong', 'q']",
+            "['succeeded', 'added']",
+            "['succeeded', 'one']",
+            {"told": ["Refused", True, "as meant (7)"]},
+        ],
     ),
     "retry": (
         """
@@ -635,20 +664,27 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
 
         @step
         def trainer(config: TrainerConfig, rows: list) -> float:
+            open("trained.txt", "w").close()
             return config.rate * config.epochs * len(rows)
 
+        @step
+        def said() -> str:
+            return "trained" if os.path.exists("trained.txt") else "not yet"
+
         @pipeline(enable_cache=False)
-        def p(loader, train):
-            rows, count = loader()
-            train(rows)
+        def p(loader, train, report):
             train.after(loader)
+            report.after(train)
+            rows, count = loader()
+            report()
+            train(rows)
 
         def result():
-            p(loader=load(), train=trainer(config=TrainerConfig(rate=2))).run()
+            p(loader=load(), train=trainer(config=TrainerConfig(rate=2)), report=said()).run()
             last = Client().get_pipeline("p").last_run
-            return last.steps["trainer"].output.load()
+            return [last.steps["trainer"].output.load(), last.steps["said"].output.load()]
         """,
-        8.0,
+        [8.0, "trained"],
     ),
     "class_based_steps": (
         """
@@ -831,8 +867,11 @@ HELPERS: Final = {
         extra: {env: prod}
         parameters: {rows: 7}
         steps:
+          one:
+            # as it is
           configured:
             enable_cache: false
+            retry: {max_retries: 1, delay: 0}
             parameters: {size: 7, name: b}
         """,
     "requirements.txt": "numpy\nzenml[server]>=0.50\n",

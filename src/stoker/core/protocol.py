@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Mapping
 
 import attrs
 
+from stoker.core.units import UNSET
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class FunctionSource:
     """Whether `import metaflow` means `stoker.flow` in it (`core.standins`)."""
     zenml: bool = False
     """Whether `import zenml` means `stoker.integrations.zenml` in it."""
+    caller: str = UNSET
+    """Of a hook: the function (`module:name`) that calls it with a `HookFacts`, where it takes something else."""
 
 
 VERSION: Final = 1
@@ -132,6 +135,8 @@ class HookFacts:
     message: str = ""
     traceback: str = ""
     advice: str = ""
+    type: str = ""
+    """The name of the exception's class, with its module unless that is `builtins`."""
 
     def __str__(self) -> str:
         return self.message

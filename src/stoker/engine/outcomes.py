@@ -236,6 +236,7 @@ def hook_facts(run: str, pipeline: str, key: str, status: str, facts: Mapping[st
         message=facts.get("message", ""),
         traceback=error.get("traceback", ""),
         advice=error.get("advice", ""),
+        type=error.get("type", ""),
     )
 
 

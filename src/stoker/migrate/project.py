@@ -15,6 +15,7 @@ from typing import Final, Iterable, Iterator, Literal, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import SourceError, StokerError
+from stoker.migrate.configurations import move_configuration
 from stoker.migrate.names import MigrationNote
 from stoker.migrate.rewrite import migrate_source
 from stoker.migrate.served import move_imports, move_notebook, move_requirements
@@ -24,8 +25,9 @@ SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "ven
 """Folders that hold nothing of the project's own; so do those whose names begin with a dot."""
 _CONFIGURED: Final = re.compile(r"^(parameters|steps|settings|model|extra|enable_cache|schedule|build):", re.MULTILINE)
 _ZENML: Final = re.compile(r"^\s*(?:from|import)\s+(?:stoker\.integrations\.)?zenml\b", re.MULTILINE)
-_ONLY_SERVED: Final = frozenset({"step_operator", "settings", "config_path"})
-"""Keywords that mean more in ZenML: what a local stack leaves out, and a file with parameters of steps."""
+_ONLY_SERVED: Final = frozenset({"step_operator", "settings", "config_path", "on_failure", "on_success"})
+"""Keywords that mean more in ZenML: what a local stack leaves out, a file with parameters of steps, and hooks that get
+the exception."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,9 +115,8 @@ def _migrated(
     if kind == "configuration":
         if not _is_configuration(path, text):
             return None
-        message = "is read as it is: by config_path=, and by `stoker run FILE --config`"
-        note = MigrationNote(line=1, level="hint", name="run configuration", message=message)
-        return ProjectFile(path=path, kind=kind, before=text, after=text, notes=[note])
+        moved = move_configuration(text, path)
+        return ProjectFile(path=path, kind=kind, before=text, after=moved.after, notes=moved.notes)
     if b"zenml" not in text:
         return None
     moved = move_notebook(text, path) if kind == "notebook" else move_requirements(text)

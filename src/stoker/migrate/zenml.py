@@ -7,10 +7,13 @@ them from several modules, so they stand here by their last part. Knows nothing 
 from __future__ import annotations
 
 import re
-from typing import Final, Mapping
+from typing import Final, Iterable, Mapping
 
-from stoker.backends.registry import refusal
+import attrs
+
+from stoker.backends.registry import BACKENDS, refusal
 from stoker.core.docker import DockerSettings
+from stoker.settings.options import settings_class
 
 TARGETS: Final[Mapping[str, tuple[str, str]]] = {
     "step": ("stoker", "step"),
@@ -62,7 +65,7 @@ _METADATA: Final = "there is no metadata beside artifacts: return the values as 
 _ARTIFACTS: Final = "a step's artifacts are what it returns; `Client().run(ID).steps[KEY].load()` reads them back"
 _MODELS: Final = "there is no model registry: return the model, and find it by the run's tags"
 _SERVING: Final = "pipelines are not served here; call the pipeline, or `stoker run FILE`"
-_PLATFORM: Final = (
+PLATFORM: Final = (
     "what the step needs goes into ResourceSettings(…), its image into DockerSettings(…), and where it runs into a "
     "stack of stoker.toml; `stoker stacks` lists what there is"
 )
@@ -111,8 +114,8 @@ MISSING: Final[Mapping[str, str]] = {
 """name without a replacement → what to do instead"""
 
 ENDINGS: Final[Mapping[str, str]] = {
-    "OrchestratorSettings": _PLATFORM,
-    "StepOperatorSettings": _PLATFORM,
+    "OrchestratorSettings": PLATFORM,
+    "StepOperatorSettings": PLATFORM,
     "DeployerSettings": _SERVING,
     "DeploymentSettings": _SERVING,
     "Materializer": MISSING["BaseMaterializer"],
@@ -295,6 +298,19 @@ def home_of(module: str, name: str) -> tuple[str, str] | None:
     return MODULE_HOMES.get((module, name)) or homes().get(name)
 
 
+def instead_of(option: str) -> str:
+    """What to do in place of an option of `MISSING_OPTIONS`, for who leaves it where it is."""
+    return MISSING_OPTIONS[option].removeprefix("remove it").lstrip(",: ").removeprefix("and ")
+
+
+def fits(flavor: str, fields: Iterable[str]) -> bool:
+    """Whether a platform of Stoker's has all of these settings."""
+    if flavor not in BACKENDS:
+        return False
+    known = {field.name for field in attrs.fields(settings_class(BACKENDS.canonical(flavor)))}
+    return known.issuperset(fields)
+
+
 def is_function(name: str) -> bool:
     """Whether a name in lower case is that of a step or a function, rather than of a module."""
     return name in MISSING or name.endswith(("_step", "_hook"))
@@ -306,5 +322,5 @@ def advice(name: str, module: str) -> str:
         return MISSING[name]
     for ending, text in ENDINGS.items():
         if name.endswith(ending):
-            return (refusal(name.removesuffix(ending)) if text is _PLATFORM else "") or text
+            return (refusal(name.removesuffix(ending)) if text is PLATFORM else "") or text
     return next((text for start, text in MODULES.items() if f"{module}.".startswith(f"{start}.")), NOTHING)

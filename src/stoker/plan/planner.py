@@ -47,6 +47,7 @@ from stoker.core.secret import PREFIX, Secret, looks_secret
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.standins import METAFLOW, ZENML
 from stoker.core.sweep import SweepPlan
+from stoker.core.units import UNSET
 from stoker.core.values import frozen
 from stoker.core.words import count_text
 from stoker.plan import source as sources
@@ -210,7 +211,10 @@ class Planner:
 
     def hooks(self, functions: Mapping[str, Callable[..., Any]], where: str) -> dict[str, FunctionSource]:
         """Where a worker finds each hook."""
-        return {name: self._locate(hook, where)[0] for name, hook in functions.items()}
+        return {
+            name: attrs.evolve(self._locate(hook, where)[0], caller=getattr(hook, "__stoker_caller__", UNSET))
+            for name, hook in functions.items()
+        }
 
     def parameters(self, graph: Graph) -> dict[str, Any]:
         """The arguments of a dynamic pipeline, saved: on resume its body runs again with them."""

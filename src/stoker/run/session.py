@@ -377,7 +377,11 @@ class Session:
             return dict.fromkeys(flavors, BACKENDS.load(DEBUGGED).open(site, flavors[ORCHESTRATOR][1], services))
         opened = {}
         for name, (flavor, options) in flavors.items():
-            services = Services(leasing=self._leasing(site, steps), environments=self._interpreter)
+            services = Services(
+                leasing=self._leasing(site, steps),
+                environments=self._interpreter,
+                environment={stacks.NAMED: self.stack.name},
+            )
             opened[name] = BACKENDS.load(flavor).open(site, options, services)
         return opened
 

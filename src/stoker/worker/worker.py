@@ -321,8 +321,11 @@ class Worker:
         assert job.hook is not None  # a job of this kind has one
         try:
             hook = self.function(job.hook)
-            takes = getattr(getattr(hook, "__code__", None), "co_argcount", 1)
-            hook(*([job.told] if takes else []))
+            if job.hook.caller:
+                resolve(job.hook.caller)(hook, job.told)
+            else:
+                takes = getattr(getattr(hook, "__code__", None), "co_argcount", 1)
+                hook(*([job.told] if takes else []))
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's code

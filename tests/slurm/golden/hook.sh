@@ -50,7 +50,8 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #    "run": "run1",
 #    "status": "succeeded",
 #    "step": "train",
-#    "traceback": ""
+#    "traceback": "",
+#    "type": ""
 #   }
 #  },
 #  "keep": 0,

@@ -152,6 +152,8 @@ class Services:
     """The interpreter of a Python environment by its name, for steps that have one of their own."""
     execute: Callable[[WorkerJob, StepTask], StepResult] | None = None
     """Runs a job in this process: the worker's own function."""
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables of every process on this machine that runs steps: the name of the run's stack."""
 
 
 NO_SERVICES: Final = Services()

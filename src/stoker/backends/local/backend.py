@@ -55,6 +55,7 @@ class LocalBackend:
         self._room = local_capacity(options)
         self._leasing = services.leasing
         self._environments = services.environments
+        self._environment = services.environment
         self._selector = selectors.DefaultSelector()
         self._servers = Servers(site, self._selector)
         self._workers: dict[int, WorkerHandle] = {}
@@ -195,7 +196,7 @@ class LocalBackend:
         self._count += 1
         worker = WorkerHandle(self._count, server, once=once, contain=contain, lease=lease, node=node)
         try:
-            server.fork(worker, environment, preload)
+            server.fork(worker, {**self._environment, **environment}, preload)
         except BackendError:
             worker.close_worker_ends()
             worker.close()

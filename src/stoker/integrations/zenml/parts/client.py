@@ -78,8 +78,8 @@ class StepRun:
 
     @property
     def run_metadata(self) -> dict[str, Any]:
-        """What it logged."""
-        return dict(self.of.metrics.facts)
+        """What it logged, and what was logged of it."""
+        return {**self.of.metrics.facts, **self.of.metadata}
 
     def __repr__(self) -> str:
         return repr(self.of)
@@ -251,7 +251,7 @@ class Client:
     def activate_stack(self, stack_name_id_or_prefix: Any) -> None:
         """Use another stack of stoker.toml; where there is none of the name, the active one stays."""
         if stack_name_id_or_prefix in [stack.name for stack in stacks.stacks()]:
-            os.environ["STOKER_STACK"] = str(stack_name_id_or_prefix)
+            os.environ[stacks.NAMED] = str(stack_name_id_or_prefix)
         else:
             note(f"there is no stack '{stack_name_id_or_prefix}' in stoker.toml: the active one stays")
 

@@ -14,13 +14,14 @@ from stoker.core.registry import Artifact
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts import steps
 from stoker.integrations.zenml.parts.client import PipelineRun
+from stoker.integrations.zenml.parts.hooks import IN_HOOK
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.settings import PIPELINE
 from stoker.integrations.zenml.parts.versions import (
     ArtifactVersion,
     Model,
     find_artifact,
-    plain,
+    metadata_of,
     store_client,
     version_of,
 )
@@ -147,7 +148,7 @@ def ArtifactConfig(
     if name is None:
         return dict(run_metadata or {})  # an annotation that names nothing
     return Artifact(
-        name, tags=[str(getattr(tag, "name", tag)) for tag in tags or ()], metadata=plain(run_metadata or {})
+        name, tags=[str(getattr(tag, "name", tag)) for tag in tags or ()], metadata=metadata_of(run_metadata or {})
     )
 
 
@@ -163,7 +164,7 @@ def save_artifact(
     names = [str(getattr(tag, "name", tag)) for tag in tags or ()]
     if version is not None:
         names.append(str(version))
-    saved = naming.save_artifact(data, name, tags=names, metadata=plain(user_metadata or {}))
+    saved = naming.save_artifact(data, name, tags=names, metadata=metadata_of(user_metadata or {}))
     return saved if context else ArtifactVersion(saved)
 
 
@@ -186,7 +187,7 @@ def log_metadata(
     **others: Any,
 ) -> None:
     """Log facts of the step, or of the run, the artifact or the model that is named."""
-    facts = plain(metadata)
+    facts = metadata_of(metadata)
     if infer_model:
         get_step_context().model.log_metadata(facts)
     elif model_name is not None:
@@ -197,6 +198,8 @@ def log_metadata(
     elif run_id_name_or_prefix is not None:
         run = store_client().run(str(run_id_name_or_prefix)).id
         naming.log_metadata(facts, run=run, **({} if step_name is None else {"step": step_name}))
+    elif context and context.attempt == IN_HOOK:
+        naming.log_metadata(facts, run=context.run_id, step=context.step or None)
     else:
         naming.log_metadata(facts)
 

@@ -13,14 +13,14 @@ from typing import Any, Final, Mapping
 import attrs
 
 from stoker.backends.kubernetes import settings as kubernetes
-from stoker.backends.registry import BACKENDS
 from stoker.core import docker, resources
 from stoker.core.errors import NotFound, SettingsError
 from stoker.core.settings import COMPONENTS, Retry
+from stoker.integrations.zenml.parts.hooks import hook_of
 from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.versions import Model
 from stoker.migrate import zenml
-from stoker.settings.options import OPTIONS, settings_class
+from stoker.settings.options import OPTIONS
 
 PIPELINE: Final = "STOKER_ZENML_PIPELINE"
 """The variable in which a step finds its pipeline's name, `extra` and model, as JSON."""
@@ -69,6 +69,11 @@ def StepRetryConfig(max_retries: int = 1, delay: float = 0, backoff: float = 0) 
     return Retry(times=max_retries, delay=delay, backoff=max(backoff, 1))
 
 
+def _retry(times: int = 1, max_retries: int | None = None, **waits: float) -> Retry:
+    """The fields of a run configuration, by ZenML's names or Stoker's."""
+    return StepRetryConfig(times if max_retries is None else max_retries, **waits)
+
+
 def options_of(options: Mapping[str, Any], *, step: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options as Stoker has them, and those that ZenML's steps and pipelines here look at themselves."""
     own: dict[str, Any] = {}
@@ -80,14 +85,15 @@ def options_of(options: Mapping[str, Any], *, step: bool) -> tuple[dict[str, Any
         elif given in zenml.DROPPED_OPTIONS or value is None:
             continue
         elif given in zenml.MISSING_OPTIONS:
-            advice = zenml.MISSING_OPTIONS[given].removeprefix("remove it").removeprefix(", and")
-            note(f"{given}= is left out: {advice.lstrip(',:; ')}")
+            note(f"{given}= is left out: {zenml.instead_of(given)}")
         elif name == "settings":
             own.update(settings_of(value))
         elif name == "retry":
-            own["retry"] = StepRetryConfig(**value) if isinstance(value, Mapping) else value
+            own["retry"] = _retry(**value) if isinstance(value, Mapping) else value
         elif name == "failure_mode":
             own[name] = "continue" if str(getattr(value, "value", value)).startswith("continue") else "fail_fast"
+        elif name in zenml.HOOKS:
+            own[name] = hook_of(name, value)
         elif name == "tags":
             own[name] = [str(getattr(tag, "name", tag)) for tag in value]
         else:
@@ -110,19 +116,12 @@ def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif key in OPTIONS and component not in COMPONENTS and not isinstance(value, SimpleNamespace):
             options[key] = value
         elif component in COMPONENTS and (
-            attrs.has(type(value)) or (isinstance(value, Mapping) and _fits(flavor, value))
+            attrs.has(type(value)) or (isinstance(value, Mapping) and zenml.fits(flavor, value))
         ):
             platforms[key] = value
         else:
             note(f"settings of '{key}' are left out: a stack of stoker.toml says what its platform needs")
     return {**options, "settings": platforms} if platforms else options
-
-
-def _fits(flavor: str, value: Mapping[str, Any]) -> bool:
-    """Whether a platform of Stoker's has all of these fields."""
-    if flavor not in BACKENDS:
-        return False
-    return value.keys() <= {field.name for field in attrs.fields(settings_class(BACKENDS.canonical(flavor)))}
 
 
 def _known(owner: str, kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +162,11 @@ class RunConfiguration:
         return {name: value for name, value in self.steps.get(step, {}).items() if name in _CONFIGURED}
 
 
-_CONFIGURED: Final = ("enable_cache", "extra", "model", "settings", "step_operator", "retry", "environment", "tags")
+_CONFIGURED: Final = frozenset(
+    {"extra", "model", "settings", "step_operator", "retry", "environment", "tags", "on_failure", "on_success"}
+    | {*zenml.OPTIONS, *zenml.OPTIONS.values()}
+)
+"""Options that a run configuration may have, by ZenML's names or Stoker's."""
 
 
 def read_run_configuration(path: Any) -> RunConfiguration:
@@ -183,5 +186,5 @@ def read_run_configuration(path: Any) -> RunConfiguration:
     options = {name: value for name, value in document.items() if name in _CONFIGURED and value is not None}
     if isinstance(options.get("model"), Mapping):
         options["model"] = Model(**options["model"])
-    steps = document.get("steps") or {}
+    steps = {name: step or {} for name, step in (document.get("steps") or {}).items()}
     return RunConfiguration(parameters=document.get("parameters") or {}, options=options, steps=steps)

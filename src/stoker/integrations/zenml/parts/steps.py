@@ -39,6 +39,8 @@ from stoker.run.commandline import COMMAND_LINE
 
 CURRENT: Final[ContextVar[Pipeline | None]] = ContextVar("stoker_zenml_pipeline", default=None)
 """The pipeline whose body runs."""
+_AFTER: Final[ContextVar[list[tuple[str, str, str]] | None]] = ContextVar("stoker_zenml_after", default=None)
+"""What `.after` said in that body: a step, the one that it waits for, and where."""
 
 
 class Unmapped:
@@ -140,16 +142,11 @@ class Step(functional.Step[..., Any]):
         return self
 
     def after(self, other: Any) -> None:
-        """In an old pipeline's body, behind the calls of both: let the step's last call wait for the other's."""
-        trace = ACTIVE.get()
-        nodes = [] if trace is None else trace.nodes
-        mine, theirs = (
-            next((index for index, node in reversed(list(enumerate(nodes))) if node.step.name == name), None)
-            for name in (self.name, other.name)
-        )
-        if mine is None or theirs is None:
-            raise GraphError(f"{self.name}.after({other.name}): call both steps first", where=caller())
-        nodes[mine] = attrs.evolve(nodes[mine], after=(*nodes[mine].after, nodes[theirs].key))
+        """In an old pipeline's body: let the step's last call wait for the other's, also one that is yet to come."""
+        pairs = _AFTER.get()
+        if pairs is None:
+            raise GraphError(f"{self.name}.after({other.name}) is called outside a pipeline", where=caller())
+        pairs.append((self.name, other.name, caller()))
 
     @property
     def entrypoint(self) -> Callable[..., Any]:
@@ -239,6 +236,15 @@ class Pipeline(functional.Pipeline[...]):
         return self
 
     @property
+    def hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Those of a run: a dynamic pipeline's. ZenML calls a static one's for each step that has none of its own."""
+        return self._hooks if self.dynamic or ACTIVE.get() is not None else {}
+
+    @hooks.setter
+    def hooks(self, hooks: Mapping[str, Callable[..., Any]]) -> None:
+        self._hooks = hooks
+
+    @property
     def extra(self) -> Mapping[str, Any]:
         """Its `extra`."""
         return self._others.get("extra") or {}
@@ -291,6 +297,8 @@ class Pipeline(functional.Pipeline[...]):
     def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
         """The graph; on this machine without what asks for another one."""
         made = super().graph_of(arguments)
+        nodes = tuple(attrs.evolve(node, hooks={**self._hooks, **node.step.hooks, **node.hooks}) for node in made.nodes)
+        made = attrs.evolve(made, nodes=nodes)
         if self._room is None:
             return made
         nodes = tuple(self._room.fitted(node) for node in made.nodes)
@@ -306,11 +314,28 @@ class Pipeline(functional.Pipeline[...]):
         return super().run_body(arguments, session if self._room is None else _Fitting(session, self._room))
 
     def _body(self, arguments: Mapping[str, Any]) -> Any:
-        token = CURRENT.set(self)
+        current, after = CURRENT.set(self), _AFTER.set([])
         try:
-            return super()._body(arguments)
+            returned = super()._body(arguments)
+            for waiting, first, where in _AFTER.get() or ():
+                _wait(waiting, first, where)
+            return returned
         finally:
-            CURRENT.reset(token)
+            CURRENT.reset(current)
+            _AFTER.reset(after)
+
+
+def _wait(waiting: str, first: str, where: str) -> None:
+    """Let the last call of a step wait for the last one of another."""
+    trace = ACTIVE.get()
+    nodes = [] if trace is None else trace.nodes
+    mine, theirs = (
+        next((index for index, node in reversed(list(enumerate(nodes))) if node.step.name == name), None)
+        for name in (waiting, first)
+    )
+    if mine is None or theirs is None:
+        raise GraphError(f"{waiting}.after({first}): the pipeline does not call both steps", where=where)
+    nodes[mine] = attrs.evolve(nodes[mine], after=(*nodes[mine].after, nodes[theirs].key))
 
 
 def _called_names(function: Callable[..., Any]) -> set[str]:

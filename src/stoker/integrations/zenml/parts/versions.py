@@ -6,11 +6,13 @@ becomes a step that loads it when the run reaches it, as ZenML does: an earlier 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final, Mapping
 from uuid import UUID
 
 from stoker.core import registry
 from stoker.core.errors import NotFound, StokerError, UsageError
+from stoker.core.metrics import LONGEST_FACT
 from stoker.core.registry import STAGES
 from stoker.core.usercode import caller
 from stoker.integrations.zenml.parts.notes import note
@@ -72,6 +74,17 @@ def plain(value: Any) -> Any:
     if callable(item) and getattr(value, "size", 1) == 1:
         return item()
     return str(value)
+
+
+def metadata_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as Stoker keeps it: what is too long is cut, where ZenML keeps more, rather than refused."""
+    facts: dict[str, Any] = plain(values)
+    for name, value in facts.items():
+        text = json.dumps(value)
+        if len(text) > LONGEST_FACT:
+            note(f"metadata '{name}' has {len(text):,} characters: its beginning is kept; save it as an artifact")
+            facts[name] = f"{text[: LONGEST_FACT // 2 - 10]}…"  # each character may be escaped
+    return facts
 
 
 class ArtifactVersion:
@@ -384,7 +397,7 @@ class Model:
 
     def log_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add metadata."""
-        self.of.log_metadata(plain(metadata))
+        self.of.log_metadata(metadata_of(metadata))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
