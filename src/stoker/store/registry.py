@@ -38,15 +38,13 @@ from stoker.core.registry import (
 from stoker.core.values import frozen
 from stoker.core.words import shown
 from stoker.store import rows
-from stoker.store.database import Database, containing
+from stoker.store.database import Database
 from stoker.store.namesql import BATCH, DIRECT
 
 T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
-_FEW: Final = 1000
-"""Versions with a tag below which all of them are read for a page."""
 _LOOKED_AT: Final = 100
 """Newest versions among which a call that lost its connection looks for what it made."""
 _LONGEST_NUMBER: Final = 320
@@ -295,18 +293,16 @@ class Names:
     def artifacts(
         self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0, before: str = ""
     ) -> list[ArtifactRow]:
-        """The latest version of each name, the name that changed last first; with a tag the newest that has it.
+        """The latest version of each name, the name that changed last first; with a tag the newest that has it, by
+        name.
 
-        `text` is part of a name, in any case; `before` a name: only those that changed before it did.
+        `text` is part of a name, in any case; `before` a name, after which the list goes on.
         """
-        since = self._changed("artifact", before)
-        statement, values = "artifacts", [*since, containing(text), limit, offset]
         if tag:
-            # The few names are sorted; else names are looked at in order until a page is full.
-            few = self._database.row(self._sql["count_tagged"], (tag, _FEW)) != (_FEW,)
-            statement = "rarely_tagged" if few else "often_tagged"
-            values = [*since, tag, containing(text), limit, offset, tag]
-        return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
+            statement, place = "tagged", (tag, before)
+        else:
+            statement, place = "artifacts", self._changed("artifact", before)
+        return [_artifact_row(row) for row in self._listed(statement, text, place, limit, offset)]
 
     def versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ArtifactRow]:
         """The versions of a name, newest first; only those `before` a number."""
@@ -464,8 +460,8 @@ class Names:
         `text` and `before` are as in `artifacts`.
         """
         since = self._changed("model", before)
-        values = (*since, containing(text), stage, stage, limit, offset, stage, stage)
-        return [_of(ModelRow, row) for row in self._database.rows(self._sql["models"], values)]
+        values = (stage, stage, limit, offset, stage, stage)
+        return [_of(ModelRow, row) for row in self._listed("models", text, since, *values)]
 
     def model_versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ModelRow]:
         """The versions of a model, newest first; only those `before` a number."""
@@ -590,6 +586,12 @@ class Names:
             self._remove(cursor, "model", name, version)
 
         self._change(remove)
+
+    def _listed(self, statement: str, text: str, place: Sequence[Any], *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a list (`namesql`) after a place; of names that have a text."""
+        if text:
+            statement, place = f"{statement}_found", (*place, self._database.name_part(text))
+        return self._database.rows(self._sql[statement], (*place, *values))
 
     def _changed(self, kind: Kind, name: str) -> tuple[float, str]:
         """When a name changed, and the name; later than all others without one."""

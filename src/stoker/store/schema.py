@@ -2,7 +2,7 @@
 
 Times are seconds since the epoch. JSON is text; an empty value is an empty text. The plan has a table of its own
 because a run's row changes every few seconds and a plan may be megabytes. `store.database` replaces `{blob}`,
-`{clustered}` and `{searched}`.
+`{clustered}`, `{searched}` and `{postgresql}`.
 """
 
 from __future__ import annotations
@@ -144,5 +144,21 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             model text NOT NULL, number integer NOT NULL, version integer NOT NULL, before text NOT NULL,
             stage text NOT NULL, displaced integer, time double precision NOT NULL, author text NOT NULL,
             reason text NOT NULL, run_id text NOT NULL, PRIMARY KEY (model, number)){clustered}""",
+    ),
+    (
+        # What a part of a name is looked for in (`{name_has}`), without a look at the rows.
+        *(
+            f"{{postgresql}}ALTER TABLE {table} ADD COLUMN folded text GENERATED ALWAYS AS (lower(name)) STORED"
+            for table in ("artifact_names", "model_names", "marks")
+        ),
+        *(
+            f"{{postgresql}}{statement}"
+            for index, columns in (
+                ("artifact_names_by_time", "artifact_names (changed, name)"),
+                ("model_names_by_time", "model_names (changed, name)"),
+                ("marks_by_mark", "marks (kind, mark, name, version)"),
+            )
+            for statement in (f"DROP INDEX {index}", f"CREATE INDEX {index} ON {columns} INCLUDE (folded)")
+        ),
     ),
 )

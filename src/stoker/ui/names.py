@@ -44,7 +44,7 @@ class NameQuery:
     stage: str = ""
     """Of models."""
     before: str = ""
-    """A name: only those that changed before it did."""
+    """A name, after which the list goes on."""
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> NameQuery:
