@@ -49,8 +49,9 @@ _FACT: Final = (*_MARK[:3], "fact", "value", "changed")
 _SET_FACT: Final = (
     "ON CONFLICT (kind, name, version, fact) DO UPDATE SET value = excluded.value, changed = excluded.changed"
 )
-_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ? AND run_id <> ''"
-"""The last condition is that of the index `artifacts_by_output`, without which databases do not use it."""
+_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ? AND digest = ? AND run_id <> ''"
+"""A step that runs again, because its result was lost, makes a version of its own where its bytes are others. The last
+condition is that of the index `artifacts_by_output`, without which databases do not use it."""
 _MADE: Final = "FROM model_versions WHERE name = ? AND run_id = ? AND run_id <> ''"
 _USED: Final = f"COALESCE(NULLIF(?, 0), (SELECT version {_MADE}))"
 """The number of the version of a model that a run uses; with 0, of the one that it makes."""
@@ -63,8 +64,6 @@ BATCH: Final[Mapping[str, str]] = {
     "(SELECT 1 FROM artifact_names WHERE name = ?) ON CONFLICT (name) DO UPDATE "
     "SET changed = CASE WHEN artifact_names.changed = 0 AND ? = 1 THEN 0 WHEN artifact_names.changed > 0 AND ? = 1 "
     "THEN artifact_names.changed ELSE excluded.changed END",
-    # A step that runs again, because its result was lost, has made the version before.
-    "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
     "artifact": f"{_inserted('artifacts', (*_ARTIFACT, 'token'))} SELECT ?, {_next('artifact_names', 'artifacts')}, "
     f"{', '.join('?' * 11)}, '' WHERE NOT EXISTS (SELECT 1 FROM artifacts {_OUTPUT}) "
     "AND (? = 0 OR NOT EXISTS (SELECT 1 FROM artifacts WHERE digest = ? AND name = ?))",
@@ -124,9 +123,9 @@ DIRECT: Final[Mapping[str, str]] = {
         "AND changed > 0 {has}ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page "
         f"ON page.name = one.name WHERE one.version = {_LATEST_OF.format(table='artifacts', name='page.name')} "
         "ORDER BY page.changed DESC, page.name DESC",
-        tagged=f"{_JOINED} JOIN (SELECT name, max(version) AS version FROM marks WHERE kind = 'artifact' AND mark = ? "
-        "AND name > ? {has}GROUP BY name ORDER BY name LIMIT ? OFFSET ?) AS page "
-        "ON page.name = one.name AND page.version = one.version ORDER BY one.name",
+        tagged=f"{_JOINED} JOIN (SELECT DISTINCT name FROM marks WHERE kind = 'artifact' AND mark = ? "
+        "AND name > ? {has}ORDER BY name LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = (SELECT "
+        "max(version) FROM marks WHERE kind = 'artifact' AND mark = ? AND marks.name = page.name) ORDER BY one.name",
         models=_selected("model_versions", _MODEL, "one")
         + " JOIN (SELECT name, changed FROM model_names WHERE (changed, name) < (?, ?) AND changed > 0 {has}"
         "AND EXISTS (SELECT 1 FROM model_versions AS v WHERE v.name = model_names.name "

@@ -45,6 +45,11 @@ T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
+_FIRST: Final[Mapping[str, str]] = {
+    "artifact": 'a step\'s return names one: Annotated[…, Artifact("name")]',
+    "model": 'a pipeline makes a version of one in each run: @pipeline(model="name")',
+}
+"""How the first one of a store is made."""
 _LOOKED_AT: Final = 100
 """Newest versions among which a call that lost its connection looks for what it made."""
 _LONGEST_NUMBER: Final = 320
@@ -193,8 +198,7 @@ def document_of(entry: Registration | LoggedFacts) -> list[Any]:
 
 def _add_output(found: Mapping[str, list[Sequence[Any]]], one: Registration) -> None:
     columns = _columns_of(from_wire(one.artifact))
-    place = (one.run_id, one.key, one.output, one.name)
-    found["artifact_again"].append((*columns, *place))
+    place = (one.run_id, one.key, one.output, one.name, columns[0])
     made = (one.name, one.name, one.name, *columns, one.created, one.author, *place[:3])
     found["artifact"].append((*made, *place, int(one.reused), columns[0], one.name))
     found["mark"] += [(mark, *place) for mark in one.tags]
@@ -227,8 +231,9 @@ def _add_model(
 
 def _add_part(found: Mapping[str, list[Sequence[Any]]], one: Registration, model: Model) -> None:
     owner = (model.name, one.model_version or 0, model.name, one.run_id)
-    value = (int(one.reused), from_wire(one.artifact).digest, one.name)
-    found["model_part"].append((one.name, *owner, one.run_id, one.key, one.output, one.name, *value))
+    digest = from_wire(one.artifact).digest
+    place = (one.run_id, one.key, one.output, one.name, digest)
+    found["model_part"].append((one.name, *owner, *place, int(one.reused), digest, one.name))
 
 
 def _texts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -299,10 +304,10 @@ class Names:
         `text` is part of a name, in any case; `before` a name, after which the list goes on.
         """
         if tag:
-            statement, place = "tagged", (tag, before)
+            found = self._listed("tagged", text, (tag, before), limit, offset, tag)
         else:
-            statement, place = "artifacts", self._changed("artifact", before)
-        return [_artifact_row(row) for row in self._listed(statement, text, place, limit, offset)]
+            found = self._listed("artifacts", text, self._changed("artifact", before), limit, offset)
+        return [_artifact_row(row) for row in found]
 
     def versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ArtifactRow]:
         """The versions of a name, newest first; only those `before` a number."""
@@ -654,7 +659,8 @@ class Names:
                 fix=f"stoker {kind}s show {name}",
             )
         names = [str(row[0]) for row in self._database.rows(self._sql[f"{kind}_names"])]
-        return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=f"stoker {kind}s list")
+        fix = f"stoker {kind}s list" if names else _FIRST[kind]
+        return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=fix)
 
 
 def number_of(fact: Any) -> float | None:

@@ -160,5 +160,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             )
             for statement in (f"DROP INDEX {index}", f"CREATE INDEX {index} ON {columns} INCLUDE (folded)")
         ),
+        # A lost result that is computed again may have other bytes, which are a version of their own.
+        "DROP INDEX artifacts_by_output",
+        "CREATE UNIQUE INDEX artifacts_by_output ON artifacts (run_id, key, output, name, digest) WHERE run_id <> ''",
     ),
 )
