@@ -29,6 +29,8 @@ MODEL: Final = "model:"
 """How references are written on a command line: "artifact:clean@3", "model:churn@production"."""
 LOGGED: Final = "_registry"
 """The fact by which a running step tells its driver what to register."""
+LINKS: Final = ("mlflow", "wandb")
+"""Facts of a step that say where other libraries have its run; the version of a model that it makes has them, too."""
 LONGEST_NAME: Final = 200
 """Characters of a name, a tag and a stage: PostgreSQL's indexes take 2,700 bytes of a row."""
 HIGHEST: Final = 2**31 - 1
