@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final, Sequence
 
+GENERATED: Final = "folded"
+"""The columns that PostgreSQL fills itself."""
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     (
         """CREATE TABLE runs (
@@ -148,7 +150,7 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     (
         # What a part of a name is looked for in (`{name_has}`), without a look at the rows.
         *(
-            f"{{postgresql}}ALTER TABLE {table} ADD COLUMN folded text GENERATED ALWAYS AS (lower(name)) STORED"
+            f"{{postgresql}}ALTER TABLE {table} ADD COLUMN {GENERATED} text GENERATED ALWAYS AS (lower(name)) STORED"
             for table in ("artifact_names", "model_names", "marks")
         ),
         *(
@@ -158,7 +160,7 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
                 ("model_names_by_time", "model_names (changed, name)"),
                 ("marks_by_mark", "marks (kind, mark, name, version)"),
             )
-            for statement in (f"DROP INDEX {index}", f"CREATE INDEX {index} ON {columns} INCLUDE (folded)")
+            for statement in (f"DROP INDEX {index}", f"CREATE INDEX {index} ON {columns} INCLUDE ({GENERATED})")
         ),
         # A lost result that is computed again may have other bytes, which are a version of their own.
         "DROP INDEX artifacts_by_output",
