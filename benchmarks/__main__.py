@@ -96,6 +96,13 @@ def ranks(work: str) -> float:
         return float(home.run("-m", "benchmarks.ranks", work)[1]["seconds"])
 
 
+def names(postgres: bool = False) -> float:
+    """Milliseconds of the slowest list of 100,000 named artifacts."""
+    with Home() as home:
+        address = {} if postgres else {"BENCH_POSTGRES": ""}
+        return float(home.run("-m", "benchmarks.names", "100000", **address)[1]["slowest"])
+
+
 def flow(n: int, *command: str, metaflow: bool = False) -> float:
     """Seconds of the whole process of a flow's command, the last one of several; each is words with spaces."""
     with Home() as home:
@@ -183,6 +190,7 @@ MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
     "wide": ("a step with 10,000 upstream steps, inside", "s", lambda: inside("wide", 10_000)),
     "sampling": ("sampling 8 GPUs and 10 processes, once a second", "%", lambda: sampling(1)),
     "sampling_20": ("  twenty times a second", "%", lambda: sampling(20)),
+    "names": ("the slowest list of 100,000 named artifacts, SQLite", "ms", names),
     "flow_foreach": ("a flow, foreach of 50 trivial tasks, whole process", "s", lambda: flow(50, "run")),
     "flow_resume": (
         "  resume of a finished run of 100 tasks",
@@ -224,6 +232,8 @@ PEERS: dict[str, tuple[str, str, Callable[[], float]]] = {
     ),
 }
 """The same flow with another's import; beside them stand our own rows."""
+if os.environ.get("BENCH_POSTGRES"):  # the address of an empty database
+    MEASURES["names_postgres"] = ("  PostgreSQL", "ms", lambda: names(postgres=True))
 if all(
     importlib.util.find_spec(name) for name in ("torch", "accelerate")
 ):  # gigabytes that `make bench` does not fetch
@@ -247,6 +257,8 @@ BUDGETS = {
     "rank_exits": 3.0,
     "rank_crashes": 3.0,
     "rank_evidence": 1.0,
+    "names": 50,
+    "names_postgres": 50,
     "flow_foreach": 1.0,
     "flow_resume": 0.3,
     "size": 40,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.aws_batch.cluster import BatchAccount
 from tests.cli.byhand import code, paste, scripts
-from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started
+from tests.servers.aws import HELPER, PATIENCE, PIPELINES, refuse_named_secrets, started
 from tests.waiting import until
 
 FLOW = """
@@ -101,6 +101,13 @@ def test_a_pipeline_with_a_fan_out(aws: Any, batch_account: BatchAccount) -> Non
     failed = aws.run("train.py", "wrong", code=None, timeout=300.0)
     assert failed.returncode and "three is too much" in failed.stdout + failed.stderr
     assert not batch_account.live()
+
+
+@pytest.mark.slow
+def test_no_request_has_a_secret_of_the_secrets_manager(aws: Any, batch_account: BatchAccount) -> None:
+    before = batch_account.control()["submissions"]
+    refuse_named_secrets(aws)
+    assert batch_account.control()["submissions"] == before
 
 
 @pytest.mark.slow

@@ -159,6 +159,7 @@ def test_what_cannot_be_is_refused_in_words(project: Any, environment: dict[str,
 
     assert "STK347" in refused("exec", standing, "plain", "--", "true")
     assert "STK347" in refused("exec", standing, "serves", "--rank", "3", "--", "true")
+    project.stoker("exec", standing, "serves", "--rank", "0", "--", "true", env=environment)  # its only process
     assert "STK347" in refused("exec", standing, "serves", "--rank=3", "--", "true")
     assert "--rank takes the number" in refused("exec", standing, "serves", "--rank", "one", "--", "true")
     assert "did you mean 'serves'" in refused("dump", standing, "servs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zipfile
@@ -34,6 +35,7 @@ CHURN = """
         Path("net").mkdir(exist_ok=True)
         Path("net/config.json").write_text('{"auc": %g}' % auc)
         Path("net/model.safetensors").write_bytes(bytes(9000))
+        Path("net/stoker.json").write_text("theirs")
         return Path("net"), {"auc": auc}
 
 
@@ -118,6 +120,7 @@ def test_pulled_as_it_was(churn: Any, tmp_path: Path) -> None:
     churn("pull", "artifact:org/net@1", str(folder))
     assert json.loads((folder / "config.json").read_text()) == {"auc": 0.5}
     assert (folder / "model.safetensors").stat().st_size == 9000
+    assert (folder / "stoker.json").read_text() == "theirs"
     whole = tmp_path / "whole"
     files = churn.json("pull", "model:churn@latest", str(whole))["files"]
     assert {os.path.relpath(file, whole) for file in files} == {
@@ -155,6 +158,20 @@ def test_a_model_goes_to_another_store_in_one_file(churn: Any, tmp_path: Path) -
     assert churn.json("store", "check", env=there)["whole"]
     churn("models", "import", str(file), env=there)  # once more: its artifacts are there
     assert [one["version"] for one in churn.json("artifacts", "list", "net", env=there)] == [1]
+
+    # A store of an earlier version names what is larger than a chunk by the SHA-256 of all bytes.
+    large, renamed = bytes(9 << 20), tmp_path / "old.zip"
+    name = hashlib.sha256(large).hexdigest()
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(renamed, "w") as copy:
+        manifest = json.loads(whole.read("stoker-model.json"))
+        wire = {"d": name, "s": "bytes", "t": "builtins.bytes", "n": len(large)}
+        part = {**manifest["artifacts"][0], "name": "weights", "wire": wire}
+        copy.writestr("stoker-model.json", json.dumps({**manifest, "artifacts": [part], "runs": []}))
+        copy.writestr(f"blobs/{name}", large)
+    churn("models", "import", str(renamed), "--name", "old", env=there)
+    churn("pull", "artifact:weights", str(tmp_path / "weights"), env=there)
+    assert (tmp_path / "weights" / "weights.bin").read_bytes() == large
+    assert churn.json("store", "check", env=there)["whole"]
 
     damaged = tmp_path / "damaged.zip"
     with zipfile.ZipFile(file) as whole, zipfile.ZipFile(damaged, "w") as copy:

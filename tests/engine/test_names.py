@@ -12,6 +12,7 @@ import pytest
 from tests.servers import postgres
 
 from stoker import Client
+from stoker.core.errors import DamagedArtifact
 from stoker.store.store import open_store
 
 SECRET = "hf_Very-Secret_0123456789"
@@ -338,7 +339,10 @@ def test_what_looks_like_a_registration_is_metadata(place: Place) -> None:
 
 def test_a_lost_artifact_that_is_computed_again(place: Place) -> None:
     place.run("losing")
-    assert len(place.values("large")) == 1 and len(place.values("large")[0]) == 300_000
+    new, lost = place.client.artifact("large", "latest").versions
+    assert (new.version, lost.version) == (2, 1) and new.digest != lost.digest and len(new.load()) == 300_000
+    with pytest.raises(DamagedArtifact, match="is not in"):
+        lost.load()
     assert place.newest("losing").steps["needs_2"].load() == 300_000
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.sagemaker.account import SagemakerAccount
-from tests.servers.aws import HELPER, PATIENCE, PIPELINES, started
+from tests.servers.aws import HELPER, PATIENCE, PIPELINES, refuse_named_secrets, started
 from tests.waiting import until
 
 SPOT = PIPELINES.replace("(cache=False)\ndef wait", "(cache=False, resources=ResourceSettings(spot=True))\ndef wait")
@@ -54,6 +54,12 @@ def test_a_step_operator_and_a_failure(aws: Any, sagemaker_account: SagemakerAcc
     assert first["TrainingJobStatus"] == "Completed"
     assert "AlgorithmError: the step failed on 127.0.0.1" in second["FailureReason"]
     assert second["FailureReason"].endswith("exit code: 1")
+
+
+def test_no_request_has_a_secret_of_the_secrets_manager(aws: Any, sagemaker_account: SagemakerAccount) -> None:
+    before = set(sagemaker_account.control()["jobs"])
+    refuse_named_secrets(aws)
+    assert set(sagemaker_account.control()["jobs"]) == before
 
 
 @long

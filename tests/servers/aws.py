@@ -207,6 +207,42 @@ def numbers(n):
 PATIENCE = 200.0
 
 
+NAMED = """
+from stoker import Secret, pipeline, step
+
+@step(cache=False, environment={"HUB": Secret.named("hub"), "USER_OF_DB": Secret.named("db", "user")})
+def use() -> None:
+    pass
+
+@pipeline
+def named():
+    use()
+
+if __name__ == "__main__":
+    named()
+"""
+
+
+def refuse_named_secrets(aws: Any) -> None:
+    """Set secrets in AWS Secrets Manager and remove them; between, a job that would show them is not sent."""
+    stacks = (aws.folder / "stoker.toml").read_text()
+    name = stacks.split('stack = "')[1].partition('"')[0]
+    stacks = stacks.replace(f"[stacks.{name}]", f'[stacks.{name}]\nsecrets = "secretsmanager:team/"')
+    aws.write({"stoker.toml": stacks, "named.py": NAMED})
+    words = {"hub": "hf_0123456789abcdefXYZ", "db": "anna-of-the-database"}
+    aws.stoker("secret", "set", "hub", "-", input=words["hub"])
+    aws.stoker("secret", "set", "db", "--field", "user", "-", input=words["db"])
+    assert [one["name"] for one in json.loads(aws.stoker("secret", "list", "--json").stdout)] == ["db", "hub"]
+    refused = aws.run("named.py", code=3, timeout=300.0)
+    said = refused.stdout + refused.stderr
+    assert "STK194" in said and "secret:named:db.user, secret:named:hub cannot reach it" in said
+    assert not [word for word in words.values() if word in said]
+    for secret in words:
+        aws.stoker("secret", "rm", secret, "--yes")
+    assert json.loads(aws.stoker("secret", "list", "--json").stdout) == []
+    assert "secret:named:hub: neither" in aws.run("named.py", code=3, timeout=300.0).stderr
+
+
 def started(aws: Any, folder: Any) -> subprocess.Popen[str]:
     """A driver whose step waits, in a process of its own."""
     return subprocess.Popen(

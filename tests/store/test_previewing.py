@@ -98,6 +98,13 @@ def test_pictures(name: str, blobs: Blobs, monkeypatch: Any) -> None:
     assert "matplotlib" not in name or (value.dpi, len(value.axes)) == (100.0, 1), "the figure stays as it is"
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_figure_that_takes_too_long_says_so(blobs: Blobs, monkeypatch: Any) -> None:
+    monkeypatch.setattr(previewing, "_RENDERED", 1e-5)
+    found = shown(made("figures/matplotlib-Figure"), blobs)
+    assert found.picture is None and "it takes more than 1e-05 s" in found.words
+
+
 def test_a_large_one_is_no_part_of_the_artifact_and_goes_with_it(blobs: Blobs) -> None:
     value = {number: f"line {number}" for number in range(150)}
     artifact = previewing.with_preview(artifacts.save(value, blobs), value, blobs)

@@ -52,7 +52,7 @@ def test_an_artifact_says_what_is_in_it_where_it_comes_from_and_who_used_it(site
         "version 2</span>",
         f'<a href="/runs/{second}/step?key=fit">fit</a> of run <a href="/runs/{second}">',
         'data: <a href="/artifacts/customers/clean@1">customers/clean 1</a>',
-        f'<a href="/runs/{scoring}/step?key=score">score</a> of run <a href="/runs/{scoring}">{scoring}</a> as <code>',
+        f'<a href="/runs/{scoring}/step?key=score">score</a> of run <a href="/runs/{scoring}"><code>',
         "<code>model</code>, by its name",
         '<a href="/models/churn@2">churn 2</a>',
         'href="/artifacts?tag=prod"',
@@ -258,6 +258,30 @@ def test_who_logged_in_at_a_proxy_promotes(site: Site, promoted: str) -> None:
     assert history[0]["author"].startswith("anna@") and history[0]["stage"] == "staging"
 
 
+@pytest.mark.parametrize("kind", ["artifact", "model"])
+def test_a_version_is_tagged_by_its_page(site: Site, promoted: str, kind: str) -> None:
+    if kind == "artifact":
+        for number in (1, 2):
+            site.project.client().save_artifact(number, promoted)
+    page = named(kind, promoted, 2)  # type: ignore[arg-type]
+    older = named(kind, promoted, 1)  # type: ignore[arg-type]
+
+    def tag(address: str, **form: str) -> list[Any]:
+        sent = site.server.post(address, urlencode({"do": "tag", "tag": "-x", **form}))
+        wait(lambda: site.server.get(sent.headers["location"]).headers.get("location") == address)
+        return [site.server.ask("GET", f"/api/v1{one}").json()["tags"] for one in (older, page)]
+
+    assert f'action="{page}"' in site.server.ask("GET", page).text
+    assert tag(older) == [["-x"], []] and tag(page, move="1") == [[], ["-x"]] and tag(page, remove="1") == [[], []]
+    assert site.server.post(page, "do=tag&tag=a@b").code == 400
+    assert site.server.post(page, "do=tag&tag=a", headers={"Origin": "http://evil.example"}).code == 403
+    server = Server(site.project, "--read-only")
+    try:
+        assert server.post(page, "do=tag&tag=a").code == 403 and 'value="tag"' not in server.ask("GET", page).text
+    finally:
+        server.stop()
+
+
 def test_what_a_deleted_run_made_is_still_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
         from typing import Annotated
@@ -280,4 +304,13 @@ def test_what_a_deleted_run_made_is_still_shown(site: Site, monkeypatch: pytest.
     site.project.client().delete(run)
     text = site.server.get("/artifacts/orphan").text
     assert f"make of run <code>{run}</code>, which is deleted" in text and "<pre" in text
-    assert site.server.get("/models/orphans").code == site.server.get("/models/orphans@1").code == 200
+    site.project.client().model("orphans").promote("production")
+    for place in (
+        "/artifacts?text=orphan",
+        "/artifacts/orphan",
+        "/models?text=orphan",
+        "/models/orphans",
+        "/models/orphans@1",
+    ):
+        text = site.server.get(place).text
+        assert run in text and f"/runs/{run}" not in text, place

@@ -67,6 +67,64 @@ def test_a_writer_of_tensorboard_writes_both(project: Any) -> None:
         assert [event.value for event in events.Scalars("loss")] == [at / 2 for at in range(5)]
 
 
+MLFLOW = """
+    class MlflowClient:
+        tracking_uri = "file:./mlruns"
+
+        def log_metric(self, run_id, key, value, step=None):
+            pass
+
+        def set_tag(self, run_id, key, value):
+            if run_id == "refused":
+                raise RuntimeError("no rights")
+            with open("tags", "a") as file:
+                print(run_id, key, value, file=file)
+"""
+MODEL = """
+    from typing import Annotated
+
+    from mlflow.tracking.client import MlflowClient
+    from stoker import Artifact, Model, pipeline, step
+
+
+    def tell(run):
+        client = MlflowClient()
+        for at in range(2):
+            client.log_metric(run, "auc", 0.5, step=at)
+
+
+    @step(cache=False, track="mlflow")
+    def train() -> Annotated[int, Artifact("net")]:
+        tell("first")
+        return 1
+
+
+    @step(cache=False, track="mlflow")
+    def check(net: int, run: str) -> None:
+        tell(run)
+
+
+    @pipeline(model=Model("churn", metadata={"kind": "small"}))
+    def training(run: str):
+        check(train(), run)
+"""
+
+
+@pytest.mark.parametrize("run", ["second", "refused"])
+def test_a_model_and_mlflow_name_each_other(project: Any, run: str) -> None:
+    """MLflow here is a class with its names; the real one was tried by hand."""
+    files = {"mlflow/__init__.py": "", "mlflow/tracking/__init__.py": "", "mlflow/tracking/client.py": MLFLOW}
+    project.write({**files, "train.py": MODEL})
+    project.stoker("run", "train.py", "--run", run)
+    done = project.client().run("last")
+    assert project.client().model("churn").metadata == {"kind": "small", "mlflow": f"file:./mlruns {run}"}
+    assert done.steps["train"].metrics.facts == {"mlflow": "file:./mlruns first"}
+    assert done.steps["check"].metrics["auc"].count == 2
+    told = {"first": f"first stoker.step {done.id}/train", "second": f"second stoker.step {done.id}/check"}
+    tags = (project.folder / "tags").read_text().splitlines()
+    assert tags == [told["first"], *([told["second"]] if run == "second" else [])]
+
+
 def test_a_word_that_is_none_is_refused(project: Any) -> None:
     assert set(LIBRARIES) == set(TRACKED)
     parse = OPTIONS["track"].parse

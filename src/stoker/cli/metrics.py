@@ -88,13 +88,14 @@ def command(
 
 
 def logged_by(run: Run, step: str | None = None) -> dict[str, Metrics]:
-    """What the steps and elements of a run logged, or one of them, by key; without those that logged nothing."""
+    """What the steps and elements of a run logged, or one of them, by key; without those that logged nothing, but for
+    the elements of a fan-out in which any did."""
     if step is None:
         return run.metrics
     one = run.steps[step]
     if one.count is not None:
         logged = last_metrics(run.store.records, run.id, parent=step)
-        return {element.key: logged[element.key] for element in one if element.key in logged}
+        return {element.key: logged.get(element.key, Metrics.none()) for element in one} if logged else {}
     metrics = one.metrics
     return {step: metrics} if metrics or metrics.facts else {}
 
@@ -152,6 +153,8 @@ def _rows(
 ) -> Iterator[tuple[tuple[str, ...], Metric | None]]:
     for key, metrics in logged.items():
         words = short(" ".join(f"{name}={given_text(value)}" for name, value in given.get(key, {}).items()), _GIVEN)
+        if key in given and not metrics:
+            yield (key, words, *[""] * 6), None
         for metric in _chosen(metrics, rank):
             last, *more = metric_row(metric)
             there = "" if other is None else _there(metric, other.get(key))

@@ -52,7 +52,7 @@ _limit = click.option("--limit", type=click.IntRange(min=0), default=50, show_de
 @stack_option
 @json_option
 def list_artifacts(*, text: str, tag: str | None, limit: int, client: Client, as_json: bool) -> None:
-    """List named artifacts, the one that changed last first; TEXT is part of a name."""
+    """List named artifacts, the one that changed last first, or with --tag by name; TEXT is part of a name."""
     found = client.artifacts(text, tag=tag, limit=limit or None)
     if as_json:
         print_json([one.as_dict() for one in found])

@@ -167,8 +167,13 @@ def gc(*, older_than: str | None, keep: int | None, force: bool, dry_run: bool, 
     for run in [] if force else [run for run in old if run.id in waiting]:
         old.remove(run)
         say(f"run {run.id} stays: jobs of it run or wait to be adopted; --force deletes it with them")
-    checkpoints = sum(store.checkpoints.size(run.id) for run in old)
-    document: dict[str, Any] = {"dry_run": dry_run, "runs": [run.id for run in old], "checkpoint_bytes": checkpoints}
+    sizes = [store.checkpoints.size(run.id) for run in old]
+    checkpoints = sum(size or 0 for size in sizes)
+    document: dict[str, Any] = {
+        "dry_run": dry_run,
+        "runs": [run.id for run in old],
+        "checkpoint_bytes": None if None in sizes else checkpoints,
+    }
     if dry_run:
         blobs = artifact_sweep.unreferenced(store, more=[job.result for job in left])
         document.update(artifacts=len(blobs), bytes=sum(map(store.blobs.size, blobs)) + checkpoints)
@@ -293,12 +298,16 @@ def summary(document: Mapping[str, Any], swept: Sequence[Leftover]) -> str:
     runs, artifacts, checkpoints = len(document["runs"]), document["artifacts"], document["checkpoint_bytes"]
     if not document["dry_run"]:
         size = memory_text(document["bytes"])
+        size += ", and checkpoints of unknown size," if checkpoints is None else ""
         text = f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
         return "\n".join([text, *_environment_lines(document, "deleted"), *_platform_lines(swept, "deleted")])
-    size = memory_text(document["bytes"] - checkpoints)
+    size = memory_text(document["bytes"] - (checkpoints or 0))
     lines = [f"would delete {count_text(runs, 'run')}"]
     lines += [f"  {id}" for id in document["runs"]]
-    lines += [f"would delete {memory_text(checkpoints)} of their checkpoints"] if checkpoints else []
+    if checkpoints is None:
+        lines.append("would delete their checkpoints, of unknown size")
+    elif checkpoints:
+        lines.append(f"would delete {memory_text(checkpoints)} of their checkpoints")
     lines.append(
         f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
     )

@@ -135,7 +135,7 @@ class Client:
     ) -> list[ArtifactVersion]:
         """The latest version of each named artifact, the name that changed last first; `limit=None`: all of them.
 
-        `text` is part of a name, in any case. With a tag, the newest version that has it.
+        `text` is part of a name, in any case. With a tag, the newest version that has it, by name.
         """
         most = _EVERYTHING if limit is None else limit
         rows = self.store.registry.artifacts(text=text, tag=tag or "", limit=most, offset=offset)

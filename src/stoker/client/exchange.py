@@ -52,7 +52,8 @@ def pull(client: Client, which: str, folder: Path, *, force: bool = False) -> li
 
     A file keeps its name and a folder its layout, as an artifact's of its own: an artifact's folder becomes `folder`
     itself, and in a model's each artifact has its name. Other values are written as they are stored. `stoker.json`
-    says what they are. Raises `UsageError` where something is in the way, unless `force`.
+    says what they are, unless that is where an artifact is. Raises `UsageError` where something is in the way, unless
+    `force`.
     """
     if which.startswith(MODEL):
         model = client.model(*parse_reference(which, MODEL))
@@ -64,10 +65,14 @@ def pull(client: Client, which: str, folder: Path, *, force: bool = False) -> li
     taken = [entry for _, target in parts if target.is_dir() for entry in target.iterdir()]
     if taken and not force:
         raise UsageError(f"{taken[0]} is in the way", fix="choose an empty folder, or --force to write over it")
+    about = folder / "stoker.json"
     try:
+        if about.is_file():  # of what was pulled before
+            about.unlink()
         written = [_write(part, target) for part, target in parts]
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "stoker.json").write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
+        if not about.exists():
+            about.write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror}", fix="choose another folder") from error
     return written
@@ -223,9 +228,10 @@ def _manifest_of(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
 
 
 def _take_blob(store: Store, archive: zipfile.ZipFile, entry: str, path: Path) -> None:
-    with archive.open(entry) as source, store.blobs.writer() as target:
+    name = entry.removeprefix(_BLOBS)
+    with archive.open(entry) as source, store.blobs.writer(expected=name) as target:
         shutil.copyfileobj(source, target, _COPY)
-    if target.digest != entry.removeprefix(_BLOBS):
+    if target.digest != name:
         raise StoreError(f"{path} is damaged: {entry} has the digest {target.digest}", fix="export or copy it again")
 
 

@@ -116,6 +116,11 @@ class Metrics(Mapping[str, Metric]):
         self.left_out = book.left_out
         """Values that were not kept, since names were too many."""
 
+    @classmethod
+    def none(cls) -> Metrics:
+        """What an attempt logged that logged nothing."""
+        return cls(MetricBook(), "it")
+
     def __getitem__(self, name: str) -> Metric:
         if name not in self._ranks:
             raise NoSuchKey(f"{self._where} logged no metric '{name}'{nearest(name, self._ranks)}")

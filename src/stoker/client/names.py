@@ -15,12 +15,13 @@ import importlib
 import json
 import operator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Mapping, Sequence, TypeVar
 
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.artifact import content_of
 from stoker.core.errors import NotFound, PromotionRefused, UsageError
+from stoker.core.registry import Kind
 from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import memory_text
 from stoker.store.registry import ArtifactRow, ModelRow, PromotionRow, number_of
@@ -45,17 +46,14 @@ class ArtifactUse:
     """Whether the run was given it by its name; else the step took it from the step that made it."""
 
 
-class ArtifactVersion(Output):
-    """A version of a named artifact: an output with a name beyond its run, or a value saved outside of runs."""
+class _Named:
+    """What a version of an artifact and one of a model have: a time, tags and metadata."""
 
-    def __init__(self, store: Store, row: ArtifactRow) -> None:
-        place = OutputRow(run_id=row.run_id, key=row.key, name=row.output, artifact=row.artifact)
-        super().__init__(store, place)
-        self.name = row.name
-        self.version = row.version
-        self.output = row.output
-        self.author = row.author
-        self._created = row.created
+    _KIND: ClassVar[Kind]
+    _store: Store
+    _created: float
+    name: str
+    version: int
 
     @property
     def created(self) -> datetime:
@@ -65,12 +63,39 @@ class ArtifactVersion(Output):
     @property
     def tags(self) -> tuple[str, ...]:
         """Its tags, sorted."""
-        return self._store.registry.marks("artifact", self.name, self.version)
+        return self._store.registry.marks(self._KIND, self.name, self.version)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Its metadata by name."""
-        return self._store.registry.facts("artifact", self.name, self.version)
+        return self._store.registry.facts(self._KIND, self.name, self.version)
+
+    def add_tags(self, *tags: str, exclusive: bool = False) -> None:
+        """Add tags; with `exclusive`, no other version of the name keeps them, as a name that moves."""
+        self._store.registry.set_marks(self._KIND, self.name, self.version, tags, exclusive=exclusive)
+
+    def remove_tags(self, *tags: str) -> None:
+        """Remove tags; one that it does not have is fine."""
+        self._store.registry.remove_marks(self._KIND, self.name, self.version, tags)
+
+    def log_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add metadata; a later value replaces an earlier one of the same name."""
+        self._store.registry.set_facts(self._KIND, self.name, self.version, metadata)
+
+
+class ArtifactVersion(_Named, Output):
+    """A version of a named artifact: an output with a name beyond its run, or a value saved outside of runs."""
+
+    _KIND: ClassVar[Kind] = "artifact"
+
+    def __init__(self, store: Store, row: ArtifactRow) -> None:
+        place = OutputRow(run_id=row.run_id, key=row.key, name=row.output, artifact=row.artifact)
+        super().__init__(store, place)
+        self.name = row.name
+        self.version = row.version
+        self.output = row.output
+        self.author = row.author
+        self._created = row.created
 
     @property
     def versions(self) -> list[ArtifactVersion]:
@@ -136,18 +161,6 @@ class ArtifactVersion(Output):
         """The versions of models that it belongs to."""
         return [ModelVersion(self._store, row) for row in self._store.registry.models_with(self.name, self.version)]
 
-    def add_tags(self, *tags: str, exclusive: bool = False) -> None:
-        """Add tags; with `exclusive`, no other version of the name keeps them, as a name that moves."""
-        self._store.registry.set_marks("artifact", self.name, self.version, tags, exclusive=exclusive)
-
-    def remove_tags(self, *tags: str) -> None:
-        """Remove tags; one that it does not have is fine."""
-        self._store.registry.remove_marks("artifact", self.name, self.version, tags)
-
-    def log_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add metadata; a later value replaces an earlier one of the same name."""
-        self._store.registry.set_facts("artifact", self.name, self.version, metadata)
-
     def delete(self) -> None:
         """Remove the version; `UsageError` while a version of a model has it. Its bytes stay until `stoker gc`."""
         self._store.registry.delete_artifact(self.name, self.version)
@@ -168,8 +181,10 @@ class ArtifactVersion(Output):
         return f"<ArtifactVersion '{self.name}' {self.version}: {self.type}, {memory_text(self.size)}>"
 
 
-class ModelVersion:
+class ModelVersion(_Named):
     """A version of a model: a group of artifacts with metadata, a stage, and the runs that made and used it."""
+
+    _KIND: ClassVar[Kind] = "model"
 
     def __init__(self, store: Store, row: ModelRow) -> None:
         self._store = store
@@ -183,21 +198,6 @@ class ModelVersion:
         self.run_id = row.run_id
         """The run that made it; empty for one that was made outside of runs."""
         self._created = row.created
-
-    @property
-    def created(self) -> datetime:
-        """When it was made."""
-        return local_time(self._created)
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Its tags, sorted."""
-        return self._store.registry.marks("model", self.name, self.version)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Its metadata by name."""
-        return self._store.registry.facts("model", self.name, self.version)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -293,18 +293,6 @@ class ModelVersion:
     def link(self, artifact: ArtifactVersion) -> None:
         """Add an artifact; one that it has is fine."""
         self._store.registry.link(self.name, self.version, artifact.name, artifact.version)
-
-    def add_tags(self, *tags: str, exclusive: bool = False) -> None:
-        """Add tags; with `exclusive`, no other version of the model keeps them."""
-        self._store.registry.set_marks("model", self.name, self.version, tags, exclusive=exclusive)
-
-    def remove_tags(self, *tags: str) -> None:
-        """Remove tags; one that it does not have is fine."""
-        self._store.registry.remove_marks("model", self.name, self.version, tags)
-
-    def log_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add metadata; a later value replaces an earlier one of the same name."""
-        self._store.registry.set_facts("model", self.name, self.version, metadata)
 
     def delete(self) -> None:
         """Remove the version, but not its artifacts; `UsageError` while it has a stage."""

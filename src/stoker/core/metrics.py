@@ -17,8 +17,9 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core.codec import parse_json, parse_object
-from stoker.core.errors import SettingsError, StoreError
+from stoker.core.errors import SettingsError, StoreError, UsageError
 from stoker.core.values import define, frozen
+from stoker.core.words import shown
 
 MOST_POINTS: Final = 4096
 """Points of a series beyond which it is thinned to a half: more than a chart has columns."""
@@ -34,6 +35,23 @@ _KEPT: Final = 5
 """Points that a part of a series keeps: its first, lowest, highest and last, and the first that is no finite number."""
 
 Row = Sequence[Any]
+
+
+def checked_fact(name: str, fact: Any) -> str:
+    """A fact as JSON; a `UsageError` for what JSON lacks or is too long."""
+    try:
+        text = json.dumps(fact)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"metadata {shown(name)} is {type(fact).__name__}, which JSON lacks: {error}",
+            fix="log texts, numbers, lists and dicts; save anything larger as an artifact",
+        ) from None
+    if len(text) > LONGEST_FACT:
+        raise UsageError(
+            f"metadata {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
+            fix="save it as an artifact, and log what it is called",
+        )
+    return text
 
 
 @frozen

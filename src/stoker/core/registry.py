@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, ClassVar, Final, Iterable, Literal, Mapping, NoReturn
 
 import attrs
@@ -30,6 +29,8 @@ MODEL: Final = "model:"
 """How references are written on a command line: "artifact:clean@3", "model:churn@production"."""
 LOGGED: Final = "_registry"
 """The fact by which a running step tells its driver what to register."""
+LINKS: Final = ("mlflow", "wandb")
+"""Facts of a step that say where other libraries have its run; the version of a model that it makes has them, too."""
 LONGEST_NAME: Final = 200
 """Characters of a name, a tag and a stage: PostgreSQL's indexes take 2,700 bytes of a row."""
 HIGHEST: Final = 2**31 - 1
@@ -70,25 +71,9 @@ def names_label(version: Version | None) -> bool:
 def checked_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """Metadata as JSON texts, by name in order; a `UsageError` for a name that is no text, and for what JSON lacks or
     is too long."""
-    from stoker.core.metrics import LONGEST_FACT  # only where there is metadata
+    from stoker.core.metrics import checked_fact  # only where there is metadata
 
-    texts = {}
-    for name, value in facts.items():
-        checked_name(name, "metadata")
-        try:
-            text = json.dumps(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(
-                f"metadata {shown(name)} is {type(value).__name__}, which JSON lacks: {error}",
-                fix="log texts, numbers, lists and dicts; save anything larger as an artifact",
-            ) from None
-        if len(text) > LONGEST_FACT:
-            raise UsageError(
-                f"metadata {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
-                fix="save it as an artifact, and log what it is called",
-            )
-        texts[name] = text
-    return dict(sorted(texts.items()))
+    return {checked_name(name, "metadata"): checked_fact(name, fact) for name, fact in sorted(facts.items())}
 
 
 def _facts(values: Mapping[str, Any]) -> Mapping[str, Any]:

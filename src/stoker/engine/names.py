@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
+import attrs
+
 from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json
 from stoker.core.errors import StokerError
-from stoker.core.registry import LOGGED, LoggedName, Model, checked_name, registers
+from stoker.core.registry import LINKS, LOGGED, LoggedName, Model, checked_name, registers
 from stoker.store.registry import LoggedFacts, Registration, author
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class RunNames:
         self._author = author()
         # What the last attempts of steps have logged of the artifacts that they are to make, by key and name.
         self._logged: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+        self._links: dict[str, Any] = {}
+        self._has_version = model_version is not None
 
     def add_outputs(
         self, key: str, step: StepPlan, outputs: Mapping[str, Mapping[str, Any]], batch: RowBatch, *, reused: bool
@@ -52,6 +56,7 @@ class RunNames:
             entry = _logged_in(row)
             if entry is None:
                 others.append(row)
+                self._take_links(row, batch)
                 continue
             if entry.kind == "saved":
                 self._register(key, entry, batch)
@@ -76,7 +81,32 @@ class RunNames:
                 )
         return others
 
+    def _take_links(self, row: Row, batch: RowBatch) -> None:
+        """Add to the run's model what a row says of other libraries' runs; as soon as there is a version of it."""
+        facts = row[3] if self._model is not None and row[2] is None and isinstance(row[3], dict) else {}
+        links = {name: facts[name] for name in LINKS if name in facts}
+        if not links or self._model is None:
+            return
+        self._links |= links
+        if self._has_version:
+            batch.register(
+                LoggedFacts(
+                    kind="model",
+                    name=self._model.name,
+                    run_id=self._run,
+                    facts=links,
+                    created=time.time(),
+                    author=self._author,
+                    of_run=True,
+                    model_version=self._model_version,
+                )
+            )
+
     def _register(self, key: str, entry: LoggedName, batch: RowBatch, *, reused: bool = False) -> None:
+        model = self._model
+        if model is not None:
+            self._has_version = True
+            model = attrs.evolve(model, metadata={**model.metadata, **self._links})
         batch.register(
             Registration(
                 name=entry.name,
@@ -89,7 +119,7 @@ class RunNames:
                 reused=reused,
                 tags=entry.tags,
                 metadata=entry.facts,
-                model=self._model,
+                model=model,
                 model_version=self._model_version,
             )
         )

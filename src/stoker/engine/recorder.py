@@ -383,7 +383,7 @@ class Recorder:
 
         Returns the rows without those that register names.
         """
-        if any(map(registers, rows)):
+        if self._model is not None or any(map(registers, rows)):
             rows = self._names().take_logged(key, step, attempt, rows, self._batch)
         if self._metrics is None:
             self._metrics = RunMetrics(self._store.records, self._run)

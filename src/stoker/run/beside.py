@@ -68,8 +68,10 @@ class RunningStep:
     def words(self, place: Beside, order: Mapping[str, Any], *, rank: int | None, terminal: bool) -> list[str]:
         """The command of this machine that has the process's place do something."""
         names = [name_of(self.job, rank or 0)]
-        if rank is None:  # of a place without rank 0, any rank can tell of all that are there
-            names += [name_of(self.job), *([f"{name_of(self.job)}-*"] if order["op"] == "dump" else [])]
+        if not rank:  # a step's only process is its rank 0
+            names.append(name_of(self.job))
+        if rank is None and order["op"] == "dump":  # of a place without rank 0, any can tell of all that are there
+            names.append(f"{name_of(self.job)}-*")
         with open(besidescript.__file__, "rb") as file:
             script = _UNPACK.format(base64.urlsafe_b64encode(zlib.compress(file.read(), 9)).decode())
         line = _FIND.format(names=" ".join(map(shlex.quote, names)), gone=GONE)

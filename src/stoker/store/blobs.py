@@ -79,9 +79,13 @@ class Blobs:
             writer.write(view)
         return writer.digest
 
-    def writer(self) -> Writer:
-        """A file to write a blob to in pieces; `with` commits it, or aborts if the body raises."""
-        return Writer(self)
+    def writer(self, *, expected: str = "") -> Writer:
+        """A file to write a blob to in pieces; `with` commits it, or aborts if the body raises.
+
+        `expected` is the digest that the bytes had in another store: they have it here, too, if it is one of an earlier
+        version (`store.hashing`).
+        """
+        return Writer(self, expected=expected)
 
     def take(self, path: str, digest: str) -> None:
         """Move a file that another process wrote into the store, or copy it where its owner cannot be changed.
@@ -504,10 +508,12 @@ class Blobs:
 class Writer(io.RawIOBase):
     """Writes a blob in pieces. `commit` stores it and returns its digest; `abort` leaves nothing."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: Blobs, *, expected: str = "") -> None:
         self.digest = ""
         self._blobs = blobs
         self._hash = Hash()
+        self._expected = expected
+        self._whole = hashlib.sha256() if expected else None
         self._sums = Sums()
         self._size = 0
         self._small = bytearray()
@@ -541,6 +547,8 @@ class Writer(io.RawIOBase):
         try:
             self._flush()
             digest = self._hash.hexdigest()
+            if self._whole is not None and self._whole.hexdigest() == self._expected:
+                digest = self._expected
             self._close()
             self._blobs._commit(self._path, digest, self._sums)
         except BaseException:  # also an interrupt leaves nothing half-written
@@ -574,6 +582,8 @@ class Writer(io.RawIOBase):
             # All release the interpreter's lock: one core hashes a chunk while another sums and copies it.
             self._hash.update(part)
             self._sums.update(part)
+            if self._whole is not None:
+                self._whole.update(part)
             try:
                 while part.nbytes:
                     part = part[os.write(self._descriptor, part) :]

@@ -83,12 +83,15 @@ class Checkpoints:
             with self._translated_errors():
                 notes.copy_tree(step_place(self._artifacts, run, key), step_place(self._artifacts, target, key))
 
-    def size(self, run: str) -> int:
-        """The sum of the sizes of a run's files, in bytes; 0 for a run without any."""
+    def size(self, run: str) -> int | None:
+        """The sum of the sizes of a run's files, in bytes; 0 for a run without any, None where the store does not
+        tell."""
+        if self._artifacts and self._has_transport():
+            return None
         from stoker.store import notes
 
         total = notes.tree_size(os.path.join(self.folder, file_name(run)))
-        if self._artifacts and not self._has_transport():
+        if self._artifacts:
             with self._translated_errors():
                 total += notes.tree_size(run_place(self._artifacts, run))
         return total

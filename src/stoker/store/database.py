@@ -58,12 +58,25 @@ _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
         "{locked}": "",
         "{searched}": ", stack, pipeline, tags",
         "{like}": "LIKE",
+        "{postgresql}": "-- ",
+        "{name_has}": "name LIKE ? ESCAPE '!'",
     },
-    "postgresql": {"{blob}": "bytea", "{clustered}": "", "{locked}": " FOR SHARE", "{searched}": "", "{like}": "ILIKE"},
+    "postgresql": {
+        "{blob}": "bytea",
+        "{clustered}": "",
+        "{locked}": " FOR SHARE",
+        "{searched}": "",
+        "{like}": "ILIKE",
+        "{postgresql}": "",
+        "{name_has}": "strpos(folded, (SELECT lower(?::text))) > 0",
+    },
 }
 """placeholder → its SQL. `{clustered}`: the table is its primary key's index. `{locked}`: the rows of a query do not
 change until the transaction ends; in SQLite, a transaction that may write is the only one anyway. `{searched}`: columns
-of an index that are only read where it is searched. `{like}`: ignores case."""
+of an index that are only read where it is searched. `{like}`: ignores case. `{postgresql}`
+stands before a statement that only PostgreSQL has. `{name_has}`: whether a name has a part
+(`Database.name_part`) in any case; in PostgreSQL, where ILIKE takes five times as long, by the column of names in lower
+case."""
 _SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
 _MIGRATION_LOCK: Final = 7_305_801
 """Any number that no other program uses for a Postgres advisory lock."""
@@ -103,6 +116,10 @@ class Database:
         for placeholder, sql in _DIALECTS[self.dialect].items():
             statement = statement.replace(placeholder, sql)
         return statement if self.dialect == "sqlite" else statement.replace("?", "%s")
+
+    def name_part(self, text: str) -> str:
+        """The value of `{name_has}` for a text."""
+        return containing(text) if self.dialect == "sqlite" else text
 
     def cursor(self) -> Any:
         """A DB-API cursor of this thread's connection, outside any transaction."""

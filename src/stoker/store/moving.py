@@ -8,7 +8,7 @@ from typing import Any, Callable, Final, Iterator, Sequence
 
 from stoker.core.errors import StoreError, UsageError
 from stoker.store.database import Database
-from stoker.store.schema import MIGRATIONS
+from stoker.store.schema import GENERATED, MIGRATIONS
 
 PAGE: Final = 1000
 """Rows that are in memory at a time."""
@@ -87,7 +87,7 @@ class _Sum:
 def _columns(database: Database, table: str) -> list[str]:
     cursor = database.cursor()
     cursor.execute(f"SELECT * FROM {table} LIMIT 0")
-    return [column[0] for column in cursor.description]
+    return [column[0] for column in cursor.description if column[0] != GENERATED]
 
 
 def _pages(database: Database, cursor: Any, table: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:

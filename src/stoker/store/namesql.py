@@ -28,6 +28,13 @@ def _next(names: str, versions: str) -> str:
     )
 
 
+def _lists(**statements: str) -> dict[str, str]:
+    """Statements, and as NAME_found those whose names have a part: what is asked of all names is found by other
+    indexes."""
+    found = {f"{name}_found": statement.format(has="AND {name_has} ") for name, statement in statements.items()}
+    return {**{name: statement.format(has="") for name, statement in statements.items()}, **found}
+
+
 _ARTIFACT: Final = (
     *("name", "version", "digest", "serializer", "type", "size", "meta", "inline"),
     *("created", "author", "run_id", "key", "output"),
@@ -42,8 +49,9 @@ _FACT: Final = (*_MARK[:3], "fact", "value", "changed")
 _SET_FACT: Final = (
     "ON CONFLICT (kind, name, version, fact) DO UPDATE SET value = excluded.value, changed = excluded.changed"
 )
-_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ? AND run_id <> ''"
-"""The last condition is that of the index `artifacts_by_output`, without which databases do not use it."""
+_OUTPUT: Final = "WHERE run_id = ? AND key = ? AND output = ? AND name = ? AND digest = ? AND run_id <> ''"
+"""A step that runs again, because its result was lost, makes a version of its own where its bytes are others. The last
+condition is that of the index `artifacts_by_output`, without which databases do not use it."""
 _MADE: Final = "FROM model_versions WHERE name = ? AND run_id = ? AND run_id <> ''"
 _USED: Final = f"COALESCE(NULLIF(?, 0), (SELECT version {_MADE}))"
 """The number of the version of a model that a run uses; with 0, of the one that it makes."""
@@ -56,8 +64,6 @@ BATCH: Final[Mapping[str, str]] = {
     "(SELECT 1 FROM artifact_names WHERE name = ?) ON CONFLICT (name) DO UPDATE "
     "SET changed = CASE WHEN artifact_names.changed = 0 AND ? = 1 THEN 0 WHEN artifact_names.changed > 0 AND ? = 1 "
     "THEN artifact_names.changed ELSE excluded.changed END",
-    # A step that runs again, because its result was lost, has made the version before.
-    "artifact_again": f"UPDATE artifacts SET {', '.join(f'{name} = ?' for name in _ARTIFACT[2:8])} {_OUTPUT}",
     "artifact": f"{_inserted('artifacts', (*_ARTIFACT, 'token'))} SELECT ?, {_next('artifact_names', 'artifacts')}, "
     f"{', '.join('?' * 11)}, '' WHERE NOT EXISTS (SELECT 1 FROM artifacts {_OUTPUT}) "
     "AND (? = 0 OR NOT EXISTS (SELECT 1 FROM artifacts WHERE digest = ? AND name = ?))",
@@ -98,12 +104,6 @@ _LATEST_OF: Final = "(SELECT max(version) FROM {table} AS newer WHERE newer.name
 _A: Final = _selected("artifacts", _ARTIFACT)
 _M: Final = _selected("model_versions", _MODEL)
 _JOINED: Final = _selected("artifacts", _ARTIFACT, "one")
-_TAGGED: Final = (
-    f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) AND {{having}} "
-    "AND name {{like}} ? ESCAPE '!' ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
-    "WHERE one.version = (SELECT max(version) FROM marks WHERE kind = 'artifact' AND marks.name = page.name "
-    "AND mark = ?) ORDER BY page.changed DESC, page.name DESC"
-)
 DIRECT: Final[Mapping[str, str]] = {
     "name_artifact": "INSERT INTO artifact_names (name, changed, gone) VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE "
     "SET changed = excluded.changed",
@@ -118,15 +118,20 @@ DIRECT: Final[Mapping[str, str]] = {
     "tagged_artifact": f"{_A} WHERE name = ? AND version = (SELECT max(version) FROM marks WHERE kind = 'artifact' "
     "AND mark = ? AND name = ?)",
     "artifact_of_digest": f"{_A} WHERE name = ? AND substr(digest, 1, ?) = ? ORDER BY version DESC LIMIT 1",
-    "artifacts": f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) "
-    "AND changed > 0 AND name {like} ? ESCAPE '!' ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page "
-    f"ON page.name = one.name WHERE one.version = {_LATEST_OF.format(table='artifacts', name='page.name')} "
-    "ORDER BY page.changed DESC, page.name DESC",
-    "count_tagged": "SELECT count(*) FROM (SELECT 1 FROM marks WHERE kind = 'artifact' AND mark = ? LIMIT ?) AS first",
-    "rarely_tagged": _TAGGED.format(having="name IN (SELECT name FROM marks WHERE kind = 'artifact' AND mark = ?)"),
-    "often_tagged": _TAGGED.format(
-        having="changed > 0 AND EXISTS (SELECT 1 FROM marks WHERE kind = 'artifact' AND mark = ? "
-        "AND marks.name = artifact_names.name)"
+    **_lists(
+        artifacts=f"{_JOINED} JOIN (SELECT name, changed FROM artifact_names WHERE (changed, name) < (?, ?) "
+        "AND changed > 0 {has}ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page "
+        f"ON page.name = one.name WHERE one.version = {_LATEST_OF.format(table='artifacts', name='page.name')} "
+        "ORDER BY page.changed DESC, page.name DESC",
+        tagged=f"{_JOINED} JOIN (SELECT DISTINCT name FROM marks WHERE kind = 'artifact' AND mark = ? "
+        "AND name > ? {has}ORDER BY name LIMIT ? OFFSET ?) AS page ON page.name = one.name WHERE one.version = (SELECT "
+        "max(version) FROM marks WHERE kind = 'artifact' AND mark = ? AND marks.name = page.name) ORDER BY one.name",
+        models=_selected("model_versions", _MODEL, "one")
+        + " JOIN (SELECT name, changed FROM model_names WHERE (changed, name) < (?, ?) AND changed > 0 {has}"
+        "AND EXISTS (SELECT 1 FROM model_versions AS v WHERE v.name = model_names.name "
+        "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
+        "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
+        "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
     ),
     "changed_artifact": "SELECT changed FROM artifact_names WHERE name = ?",
     "changed_model": "SELECT changed FROM model_names WHERE name = ?",
@@ -167,12 +172,6 @@ DIRECT: Final[Mapping[str, str]] = {
     "AND mark = ? AND name = ?)",
     "model_called": f"{_M} WHERE name = ? AND (stage = ? OR label = ?) "
     "ORDER BY CASE WHEN stage = ? THEN 0 ELSE 1 END, version DESC LIMIT 1",
-    "models": _selected("model_versions", _MODEL, "one")
-    + " JOIN (SELECT name, changed FROM model_names WHERE (changed, name) < (?, ?) AND changed > 0 "
-    "AND name {like} ? ESCAPE '!' AND EXISTS (SELECT 1 FROM model_versions AS v WHERE v.name = model_names.name "
-    "AND (? = '' OR stage = ?)) ORDER BY changed DESC, name DESC LIMIT ? OFFSET ?) AS page ON page.name = one.name "
-    "WHERE one.version = (SELECT max(version) FROM model_versions AS newer WHERE newer.name = page.name "
-    "AND (? = '' OR newer.stage = ?)) ORDER BY page.changed DESC, page.name DESC",
     "model_versions": f"{_M} WHERE name = ? AND version < ? ORDER BY version DESC LIMIT ?",
     "holders": f"{_M} WHERE name = ? AND stage NOT IN ('', '{ARCHIVED}') ORDER BY version",
     "model_names": "SELECT name FROM model_names ORDER BY changed DESC LIMIT 1000",

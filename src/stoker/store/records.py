@@ -359,6 +359,14 @@ class Records:
         missing = f"there is no run '{id}' in {self.database.label}{nearest(id, ids)}"
         raise NotFound(missing, fix="`stoker runs` lists them")
 
+    def existing(self, ids: Iterable[str]) -> frozenset[str]:
+        """Those of some ids of which there is a run."""
+        asked = tuple(dict.fromkeys(filter(None, ids)))
+        if not asked:
+            return frozenset()
+        statement = f"SELECT id FROM runs WHERE id IN ({', '.join('?' * len(asked))})"
+        return frozenset(str(id) for (id,) in self.database.rows(self.database.sql(statement), asked))
+
     def plan(self, id: str) -> str:
         """The plan of a run as JSON; empty for a run without one."""
         row = self.database.row(self._sql["plan"], (id,))

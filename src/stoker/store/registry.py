@@ -38,15 +38,18 @@ from stoker.core.registry import (
 from stoker.core.values import frozen
 from stoker.core.words import shown
 from stoker.store import rows
-from stoker.store.database import Database, containing
+from stoker.store.database import Database
 from stoker.store.namesql import BATCH, DIRECT
 
 T = TypeVar("T")
 Rules = Mapping[str, Sequence[str]]
 """What a version must fulfil before it gets a stage: stage → rules."""
 Statements = list[tuple[str, list[Sequence[Any]]]]
-_FEW: Final = 1000
-"""Versions with a tag below which all of them are read for a page."""
+_FIRST: Final[Mapping[str, str]] = {
+    "artifact": 'a step\'s return names one: Annotated[…, Artifact("name")]',
+    "model": 'a pipeline makes a version of one in each run: @pipeline(model="name")',
+}
+"""How the first one of a store is made."""
 _LOOKED_AT: Final = 100
 """Newest versions among which a call that lost its connection looks for what it made."""
 _LONGEST_NUMBER: Final = 320
@@ -195,8 +198,7 @@ def document_of(entry: Registration | LoggedFacts) -> list[Any]:
 
 def _add_output(found: Mapping[str, list[Sequence[Any]]], one: Registration) -> None:
     columns = _columns_of(from_wire(one.artifact))
-    place = (one.run_id, one.key, one.output, one.name)
-    found["artifact_again"].append((*columns, *place))
+    place = (one.run_id, one.key, one.output, one.name, columns[0])
     made = (one.name, one.name, one.name, *columns, one.created, one.author, *place[:3])
     found["artifact"].append((*made, *place, int(one.reused), columns[0], one.name))
     found["mark"] += [(mark, *place) for mark in one.tags]
@@ -229,8 +231,9 @@ def _add_model(
 
 def _add_part(found: Mapping[str, list[Sequence[Any]]], one: Registration, model: Model) -> None:
     owner = (model.name, one.model_version or 0, model.name, one.run_id)
-    value = (int(one.reused), from_wire(one.artifact).digest, one.name)
-    found["model_part"].append((one.name, *owner, one.run_id, one.key, one.output, one.name, *value))
+    digest = from_wire(one.artifact).digest
+    place = (one.run_id, one.key, one.output, one.name, digest)
+    found["model_part"].append((one.name, *owner, *place, int(one.reused), digest, one.name))
 
 
 def _texts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -295,18 +298,16 @@ class Names:
     def artifacts(
         self, *, text: str = "", tag: str = "", limit: int = 50, offset: int = 0, before: str = ""
     ) -> list[ArtifactRow]:
-        """The latest version of each name, the name that changed last first; with a tag the newest that has it.
+        """The latest version of each name, the name that changed last first; with a tag the newest that has it, by
+        name.
 
-        `text` is part of a name, in any case; `before` a name: only those that changed before it did.
+        `text` is part of a name, in any case; `before` a name, after which the list goes on.
         """
-        since = self._changed("artifact", before)
-        statement, values = "artifacts", [*since, containing(text), limit, offset]
         if tag:
-            # The few names are sorted; else names are looked at in order until a page is full.
-            few = self._database.row(self._sql["count_tagged"], (tag, _FEW)) != (_FEW,)
-            statement = "rarely_tagged" if few else "often_tagged"
-            values = [*since, tag, containing(text), limit, offset, tag]
-        return [_artifact_row(row) for row in self._database.rows(self._sql[statement], values)]
+            found = self._listed("tagged", text, (tag, before), limit, offset, tag)
+        else:
+            found = self._listed("artifacts", text, self._changed("artifact", before), limit, offset)
+        return [_artifact_row(row) for row in found]
 
     def versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ArtifactRow]:
         """The versions of a name, newest first; only those `before` a number."""
@@ -464,8 +465,8 @@ class Names:
         `text` and `before` are as in `artifacts`.
         """
         since = self._changed("model", before)
-        values = (*since, containing(text), stage, stage, limit, offset, stage, stage)
-        return [_of(ModelRow, row) for row in self._database.rows(self._sql["models"], values)]
+        values = (stage, stage, limit, offset, stage, stage)
+        return [_of(ModelRow, row) for row in self._listed("models", text, since, *values)]
 
     def model_versions(self, name: str, *, limit: int = HIGHEST, before: int = HIGHEST) -> list[ModelRow]:
         """The versions of a model, newest first; only those `before` a number."""
@@ -591,6 +592,12 @@ class Names:
 
         self._change(remove)
 
+    def _listed(self, statement: str, text: str, place: Sequence[Any], *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a list (`namesql`) after a place; of names that have a text."""
+        if text:
+            statement, place = f"{statement}_found", (*place, self._database.name_part(text))
+        return self._database.rows(self._sql[statement], (*place, *values))
+
     def _changed(self, kind: Kind, name: str) -> tuple[float, str]:
         """When a name changed, and the name; later than all others without one."""
         if not name:
@@ -652,7 +659,8 @@ class Names:
                 fix=f"stoker {kind}s show {name}",
             )
         names = [str(row[0]) for row in self._database.rows(self._sql[f"{kind}_names"])]
-        return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=f"stoker {kind}s list")
+        fix = f"stoker {kind}s list" if names else _FIRST[kind]
+        return NotFound(f"there is no {kind} '{name}'{nearest(name, names)}", fix=fix)
 
 
 def number_of(fact: Any) -> float | None:

@@ -2,13 +2,15 @@
 
 Times are seconds since the epoch. JSON is text; an empty value is an empty text. The plan has a table of its own
 because a run's row changes every few seconds and a plan may be megabytes. `store.database` replaces `{blob}`,
-`{clustered}` and `{searched}`.
+`{clustered}`, `{searched}` and `{postgresql}`.
 """
 
 from __future__ import annotations
 
 from typing import Final, Sequence
 
+GENERATED: Final = "folded"
+"""The columns that PostgreSQL fills itself."""
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     (
         """CREATE TABLE runs (
@@ -162,5 +164,24 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             PRIMARY KEY (source, occasion)){clustered}""",
         "CREATE INDEX firings_by_run ON firings (run_id) WHERE run_id <> ''",
         "CREATE INDEX firings_by_time ON firings (source, due)",
+    ),
+    (
+        # What a part of a name is looked for in (`{name_has}`), without a look at the rows.
+        *(
+            f"{{postgresql}}ALTER TABLE {table} ADD COLUMN {GENERATED} text GENERATED ALWAYS AS (lower(name)) STORED"
+            for table in ("artifact_names", "model_names", "marks")
+        ),
+        *(
+            f"{{postgresql}}{statement}"
+            for index, columns in (
+                ("artifact_names_by_time", "artifact_names (changed, name)"),
+                ("model_names_by_time", "model_names (changed, name)"),
+                ("marks_by_mark", "marks (kind, mark, name, version)"),
+            )
+            for statement in (f"DROP INDEX {index}", f"CREATE INDEX {index} ON {columns} INCLUDE ({GENERATED})")
+        ),
+        # A lost result that is computed again may have other bytes, which are a version of their own.
+        "DROP INDEX artifacts_by_output",
+        "CREATE UNIQUE INDEX artifacts_by_output ON artifacts (run_id, key, output, name, digest) WHERE run_id <> ''",
     ),
 )

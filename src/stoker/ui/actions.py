@@ -24,7 +24,7 @@ from stoker.core.errors import NotFound, UsageError
 from stoker.core.registry import checked_name
 from stoker.report import markup
 
-Action = Literal["cancel", "resume", "rerun", "promote"]
+Action = Literal["cancel", "resume", "rerun", "promote", "tag"]
 ACTIONS: Final[tuple[Action, ...]] = ("cancel", "resume", "rerun")
 """What can be done to a run."""
 _KEPT: Final = 50
@@ -116,8 +116,33 @@ def promote_words(
     checked_name(stage, "a stage")
     _check_words((why,))
     options = [*([f"--why={why}"] if why else []), *(["--force"] if force else []), *_stack(stack)]
-    words = [f"{name}@{version}", stage]
-    return ["models", "promote", *options, *(["--"] if any(word.startswith("-") for word in words) else []), *words]
+    return ["models", "promote", *options, *_arguments(f"{name}@{version}", stage)]
+
+
+def tag_words(
+    kind: Literal["artifact", "model"],
+    name: str,
+    version: int,
+    tag: str,
+    options: Sequence[str] = (),
+    *,
+    stack: str | None = None,
+) -> list[str]:
+    """The words of the command that tags a version, or with "remove" takes a tag away. `UsageError` for what is no
+    tag."""
+    checked_name(tag, "a tag")
+    return [
+        f"{kind}s",
+        "tag",
+        *(f"--{option}" for option in options),
+        *_stack(stack),
+        *_arguments(f"{name}@{version}", tag),
+    ]
+
+
+def _arguments(*words: str) -> list[str]:
+    """Words that a command takes for no option."""
+    return [*(["--"] if any(word.startswith("-") for word in words) else []), *words]
 
 
 def _check_words(texts: Iterable[str]) -> None:
@@ -177,7 +202,12 @@ class StartedCommand:
     @property
     def run(self) -> str:
         """The run that it changes; empty for a version of a model."""
-        return "" if self.action == "promote" else self.page.rpartition("/")[2]
+        return self.page.rpartition("/")[2] if self.action in ACTIONS else ""
+
+    @property
+    def kind(self) -> str:
+        """What it changes: "runs", "models" or "artifacts"."""
+        return self.page.split("/")[1]
 
     @property
     def code(self) -> int | None:

@@ -384,7 +384,7 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
     ),
     Endpoint(
         path="/artifacts",
-        summary="Named artifacts, the one that changed last first: the latest version of each",
+        summary="Named artifacts, the one that changed last first (with a tag, by name): the latest version of each",
         answer=artifacts,
         parameters=(TEXT, Parameter(name="tag", what="a tag: the newest version that has it"), BEFORE, LIMIT),
     ),

@@ -44,7 +44,7 @@ class NameQuery:
     stage: str = ""
     """Of models."""
     before: str = ""
-    """A name: only those that changed before it did."""
+    """A name, after which the list goes on."""
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> NameQuery:
@@ -89,6 +89,7 @@ def _list_page(
     values: dict[str, Any] = {
         "kind": kind,
         "rows": rows,
+        "existing": pages.state_of(request).store.records.existing(one.run_id for one in rows),
         "query": query,
         "is_filtered": bool(query.text or query.tag or query.stage),
         "newest": url(address, query.after("")) if query.before else "",
@@ -126,6 +127,8 @@ def artifact(request: Request) -> Response:
     store = pages.state_of(request).store
     addresses = {form: named("artifact", one.name, one.version, **{"as": form}) for form in answers}
     users, models = one.users, one.models
+    versions = _artifact_versions(store, one.name, pages.number_of(request.query_params.get("before")))
+    runs = [row.run_id for row in (*versions["rows"], *users[-runview.MOST_NAMES :])]
     return page(
         request,
         "named_artifact.html",
@@ -142,7 +145,8 @@ def artifact(request: Request) -> Response:
         models=models[-runview.MOST_NAMES :],
         more_models=len(models[: -runview.MOST_NAMES]),
         metadata=_fact_texts(one.metadata),
-        versions=_artifact_versions(store, one.name, pages.number_of(request.query_params.get("before"))),
+        versions=versions,
+        existing=store.records.existing(runs),
         step_address=runview.step_address,
     )
 
@@ -235,7 +239,8 @@ def model(request: Request) -> Response:
         return _promotion(request, one, request.query_params)
     if is_version:
         return _model_version(request, one)
-    history = one.history
+    history, records = one.history, pages.state_of(request).store.records
+    versions = _model_versions(pages.state_of(request).store, one.name, request.query_params.get("before"))
     return page(
         request,
         "model.html",
@@ -243,7 +248,8 @@ def model(request: Request) -> Response:
         one=one,
         holders=one.holders,
         problem=f"{len(chosen)} versions chosen; two can be compared." if chosen else "",
-        versions=_model_versions(pages.state_of(request).store, one.name, request.query_params.get("before")),
+        versions=versions,
+        existing=records.existing(row.run_id for row in (*versions["rows"], *history[: runview.MOST_NAMES])),
         history=history[: runview.MOST_NAMES],
         more_history=len(history[runview.MOST_NAMES :]),
         rules=one.rules,
@@ -267,6 +273,9 @@ def _model_versions(store: Store, name: str, asked: str | None) -> dict[str, Any
 def _model_version(request: Request, one: ModelVersion) -> Response:
     runs = one.run_ids
     holder = one.holders.get("production")
+    shown = runs[: -runview.MOST_NAMES - 1 : -1]
+    history = [row for row in one.history if one.version in (row.version, row.displaced)]
+    existing = pages.state_of(request).store.records.existing([one.run_id, *shown, *(row.run_id for row in history)])
     return page(
         request,
         "model_version.html",
@@ -274,10 +283,11 @@ def _model_version(request: Request, one: ModelVersion) -> Response:
         one=one,
         metrics={name: number_text(value) for name, value in sorted(one.metrics.items())},
         metadata=_fact_texts(one.metadata),
-        runs=runs[: -runview.MOST_NAMES - 1 : -1],
+        runs=shown,
+        existing=existing,
         more_runs=len(runs[: -runview.MOST_NAMES]),
         production=holder if holder is not None and holder.version != one.version else None,
-        history=[row for row in one.history if one.version in (row.version, row.displaced)],
+        history=history,
     )
 
 
@@ -291,6 +301,7 @@ def _comparison(request: Request, left: ModelVersion, right: ModelVersion) -> Re
         title=f"{left.name} {left.version} and {right.version} · Stoker",
         left=left,
         right=right,
+        existing=store.records.existing([left.run_id, right.run_id]),
         found=found,
         metrics=[(name, *_change(*pair)) for name, pair in found.metrics.items()],
         metadata=[(name, *map(_text, pair)) for name, pair in found.metadata.items()],
@@ -312,7 +323,27 @@ def _text(value: Any) -> str:
     return "" if value is None else fact_text(value)
 
 
-# A promotion
+# Changes
+
+
+async def change(request: Request) -> Response:
+    """Tag a version of an artifact or a model, or give one of a model a stage, as a form says."""
+    from starlette.concurrency import run_in_threadpool
+
+    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
+    return await run_in_threadpool(_tag if form.get("do") == "tag" else _promote, request, form)
+
+
+def _tag(request: Request, form: Mapping[str, str]) -> Response:
+    there = pages.state_of(request)
+    is_model = request.url.path.startswith("/models/")
+    one = model_of(request)[0] if is_model else artifact_version(request)
+    options = [name for name in ("move", "remove") if name in form]
+    kind: Literal["model", "artifact"] = "model" if is_model else "artifact"
+    words = actions.tag_words(kind, one.name, one.version, form.get("tag", "").strip(), options, stack=there.stack)
+    address = named(kind, one.name, one.version)
+    started = there.commands.start("tag", address, words, retry=address, user=_user(request, there))
+    return RedirectResponse(f"/commands/{started.id}", status_code=303)
 
 
 def _promotion(request: Request, one: ModelVersion, form: Mapping[str, str], problem: str = "") -> Response:
@@ -334,14 +365,6 @@ def _promotion(request: Request, one: ModelVersion, form: Mapping[str, str], pro
         problem=problem,
         refused=there.access.read_only,
     )
-
-
-async def promote(request: Request) -> Response:
-    """Give a version of a model a stage, as the form of its question says."""
-    from starlette.concurrency import run_in_threadpool
-
-    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
-    return await run_in_threadpool(_promote, request, form)
 
 
 def _promote(request: Request, form: Mapping[str, str]) -> Response:

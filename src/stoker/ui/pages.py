@@ -653,7 +653,7 @@ def command(request: Request) -> Response:
     there = state_of(request)
     started = there.commands[request.path_params["command"]]
     target = target_of(there, started)
-    address = started.page if started.action == "promote" and started.code == 0 else target and f"/runs/{target}"
+    address = started.page if not started.run and started.code == 0 else target and f"/runs/{target}"
     if address:
         if "hx-request" in request.headers:
             return Response(status_code=200, headers={"hx-redirect": address})
@@ -676,7 +676,7 @@ def command(request: Request) -> Response:
 
 def target_of(there: State, started: actions.StartedCommand) -> str:
     """The run that a command led to; empty while it works, and where it failed."""
-    if started.action == "promote":
+    if not started.run:
         return ""
     code = started.code
     run = there.client.run(started.run)

@@ -16,7 +16,7 @@ from typing import Any, Final, Mapping
 from stoker.core.codec import to_json
 from stoker.core.errors import StoreError, UsageError
 from stoker.core.flow import CARD
-from stoker.core.metrics import LONGEST_FACT
+from stoker.core.metrics import checked_fact
 from stoker.core.registry import LOGGED, LoggedName
 from stoker.core.words import shown
 from stoker.worker.context import context
@@ -52,18 +52,7 @@ def log_metadata(metadata: Mapping[str, Any]) -> None:
     document = context.document_for("log_metadata")
     facts = {name if type(name) is str else _name(name): fact for name, fact in metadata.items()}
     for name, fact in facts.items():
-        try:
-            text = json.dumps(fact)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(
-                f"log_metadata: {shown(name)} is {type(fact).__name__}, which JSON lacks: {error}",
-                fix="log texts, numbers, lists and dicts; return anything larger from the step as an artifact",
-            ) from None
-        if len(text) > LONGEST_FACT:
-            raise UsageError(
-                f"log_metadata: {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
-                fix="return it from the step as an artifact, and log what it is called",
-            )
+        checked_fact(name, fact)
     if facts:
         _writer.write(document, [(None, facts)])
 

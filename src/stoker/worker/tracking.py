@@ -15,10 +15,13 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import UsageError
+from stoker.worker.context import context
 from stoker.worker.imports import call_on_import
 from stoker.worker.metrics import log_metadata, log_metrics
 
 Arguments = Mapping[str, Any]
+BACK: Final = "stoker.step"
+"""The tag of MLflow's run, and the entry of a W&B run's config, with the run and the step as "RUN/STEP"."""
 
 
 @attrs.frozen
@@ -65,12 +68,19 @@ def _mlflow_parameter(call: Arguments) -> None:
 
 
 def _mlflow_run(call: Arguments) -> None:
-    """Note where MLflow has the run that is told something: its server's address, or its store, and the run's id."""
-    _link("mlflow", f"{call['self'].tracking_uri} {call['run_id']}")
+    """Note where MLflow has the run that is told something: its server's address, or its store, and the run's id; and
+    there, of which step it is."""
+    client, run = call["self"], call["run_id"]
+    if _link("mlflow", f"{client.tracking_uri} {run}"):
+        with contextlib.suppress(Exception):  # of the library's: what it is told is logged all the same
+            client.set_tag(run, BACK, f"{context.run_id}/{context.step}")
 
 
 def _wandb(call: Arguments) -> None:
-    _link("wandb", getattr(call["self"], "url", None) or f"offline {call['self'].id}")
+    run = call["self"]
+    if _link("wandb", getattr(run, "url", None) or f"offline {run.id}"):
+        with contextlib.suppress(Exception):
+            run.config.update({BACK: f"{context.run_id}/{context.step}"}, allow_val_change=True)
     step = call.get("step")
     _log(_flat(call["data"]), getattr(call["self"], "step", None) if step is None else step)
 
@@ -87,10 +97,13 @@ _links: Final[dict[str, str]] = {}
 """What was noted last of each library, in the step that runs."""
 
 
-def _link(library: str, place: str) -> None:
-    if _links.get(library) != place:
-        _links[library] = place
-        _note({library: place})
+def _link(library: str, place: str) -> bool:
+    """Note where a library has its run; False where that is noted."""
+    if _links.get(library) == place:
+        return False
+    _links[library] = place
+    _note({library: place})
+    return True
 
 
 LIBRARIES: Final[Mapping[str, Sequence[Tracked]]] = {
