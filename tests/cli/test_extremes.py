@@ -13,6 +13,7 @@ import pytest
 from stoker.cli.main import COMMANDS
 
 WORDS = {
+    "init": "init made",
     "run": "run train.py",
     "plan": "plan train.py",
     "build": "build train.py",

@@ -32,7 +32,11 @@ from stoker.report import streams
 from stoker.report.streams import echo, flush_or_drop, open_missing, say
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "run": ("stoker.cli.rerun:command", "run a pipeline of a file, as `python FILE` would"),
+    "init": ("stoker.cli.init:command", "make a small project that runs, with its test"),
+    "run": (
+        "stoker.cli.rerun:command",
+        "run a pipeline of a file, or the project's, as `python FILE` would",
+    ),
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
     "build": ("stoker.cli.build:command", "build the images in which a pipeline's steps run"),
     "image": ("stoker.cli.build:image", "look into an image without pulling it: CUDA, Python, frameworks, size"),

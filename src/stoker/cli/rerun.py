@@ -67,15 +67,14 @@ def command_line(
     """(the file, None if none is named; the command line for its program; the command's own options)."""
     options, rest = commandline.split(words, (*extra, HELP))
     before, rest = _before_the_file(rest)
-    if rest and rest[0].startswith("-"):
-        pipeline = next((word for word in rest if word.endswith(".py")), "FILE")
-        raise UsageError(f"{rest[0]} stands before the file", fix=f"write {pipeline} {rest[0]} …")
     pipeline = options.get("pipeline", "")
-    if not rest:
-        if pipeline or not options.get("help"):
-            name = click.get_current_context().info_name or "run"
-            raise UsageError("no file is named", fix=f"write `stoker {name} train.py`, for example")
+    if not rest and options.get("help") and not pipeline:
         return None, CommandLine(), options
+    if not rest or rest[0].startswith("-"):
+        named = next((word for word in rest if word.partition(":")[0].endswith(".py")), "")
+        if named:
+            raise UsageError(f"{rest[0]} stands before the file", fix=f"write {named} {rest[0]} …")
+        rest = [targets.usual(click.get_current_context().info_name or "run"), *rest]
     target = targets.parse(rest[0], pipeline)
     return target, CommandLine(words=[*before, *rest[1:]], before=len(before), wanted=target.pipeline), options
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Iterator
 
 import attrs
 
+from stoker import stacks
 from stoker.cli.output import ScriptFailed
 from stoker.core import request
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
@@ -68,6 +69,43 @@ def parse(text: str, pipeline: str = "") -> ProgramFile:
     else:
         target = _parse_module(text)
     return attrs.evolve(target, pipeline=pipeline, text=text)
+
+
+def usual(command: str) -> str:
+    """The file that is meant where none is named: the one of `[run]` in `stoker.toml`, or the only one here that has a
+    pipeline or a flow."""
+    named, where = stacks.usual_pipeline()
+    if named:
+        if not os.path.isfile(named) and not os.path.isfile(named.rpartition(":")[0]):
+            raise UsageError(f"there is no file {named}", where=where, fix="name the file of the pipeline")
+        return os.path.relpath(named)
+    found = [path.name for path in sorted(Path().glob("*.py")) if _has_program(path)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        fix = f"write `stoker {command} train.py`, for example; `stoker init` makes a project"
+        raise UsageError("no file is named, and no file here has a pipeline", fix=fix)
+    fix = f'write `stoker {command} {found[0]}`, or pipeline = "{found[0]}" below [run] in {stacks.FILE}'
+    raise UsageError(f"no file is named, and several have a pipeline: {', '.join(found)}", fix=fix)
+
+
+def _has_program(path: Path) -> bool:
+    """Whether a file defines a pipeline or a flow, by its text."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any(_last_name(base) == "FlowSpec" for base in node.bases):
+            return True
+        if isinstance(node, ast.FunctionDef) and any(_last_name(one) == "pipeline" for one in node.decorator_list):
+            return True
+    return False
+
+
+def _last_name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def load(target: ProgramFile) -> ModuleType:
