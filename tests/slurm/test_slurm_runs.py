@@ -51,6 +51,15 @@ def test_a_pipeline_runs_on_the_cluster(clustered: Any, cluster: Cluster) -> Non
     assert "cached" in again.stderr
 
 
+def test_a_script_that_was_migrated_runs_on_the_cluster(clustered: Any) -> None:
+    words = "#SBATCH -J ranks --ntasks=2 --mem=64M"
+    clustered.write({"ranks.slurm": f"#!/bin/bash\n{words}\nexport A=1\nsrun -l sh -c 'echo rank $SLURM_PROCID $A'\n"})
+    clustered.stoker("migrate", "ranks.slurm", "--write")
+    clustered.run("ranks.py", "--with", "slurm")
+    said = clustered.stoker("logs", "last", "ranks").stdout
+    assert "rank 0 1" in said and "rank 1 1" in said
+
+
 LONG = """
 import os, socket, time
 from stoker import context, pipeline, step
