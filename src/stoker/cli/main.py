@@ -66,6 +66,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
     "explain": ("stoker.cli.doctor:explain", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
+    "config": ("stoker.cli.config:command", "print the JSON schema of stoker.toml, for an editor"),
     "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
     "secret": ("stoker.cli.secret:command", "keep values by name that are written down nowhere else"),
     "store": ("stoker.cli.store:store", "check the store: read every artifact, and set damaged ones aside"),
