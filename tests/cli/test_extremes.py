@@ -28,6 +28,7 @@ WORDS = {
     "resume": "resume latest",
     "rerun": "rerun latest",
     "explain": "explain STK203",
+    "completion": "completion bash",
     "config": "config schema",
     "migrate": "migrate train.py",
     "store": "store check",

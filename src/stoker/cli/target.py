@@ -18,7 +18,7 @@ from stoker import stacks
 from stoker.cli.output import ScriptFailed
 from stoker.core import request
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
-from stoker.core.request import NotTheDriver
+from stoker.core.request import NotTheDriver, RunOption
 from stoker.core.standins import METAFLOW, ZENML
 from stoker.core.usercode import raised_by_user, user_traceback
 from stoker.pipelines.scripts import line_of_settings
@@ -33,6 +33,52 @@ _ELSEWHERE: Final = {
     "kfp": "docs/guide/kubeflow.md says what each word of KFP becomes",
 }
 """A framework whose programs people bring, which a file imports and this Python lacks → what to do."""
+
+
+OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
+CI: Final = (
+    RunOption(name="junit", value="FILE", help="for CI: write the steps as test cases into a JUnit file"),
+    RunOption(
+        name="summary",
+        value="FILE",
+        optional=True,
+        help="for CI: write a summary in Markdown, to $GITHUB_STEP_SUMMARY where there is one, else to stdout",
+    ),
+    RunOption(
+        name="compare",
+        value="BRANCH",
+        help="say how the run differs from the last one of its pipeline that succeeded on this branch, such as main",
+    ),
+)
+PLAN_OPTIONS: Final = (
+    *OPTIONS,
+    RunOption(name="explain", help="every setting, and where it comes from"),
+    RunOption(
+        name="render",
+        value="STEP",
+        optional=True,
+        help="also what would be sent for each step, or for STEP alone: Dockerfiles, requests, messages",
+    ),
+    RunOption(
+        name="lock",
+        value="FILE",
+        optional=True,
+        help="also the exact packages that images would get; with FILE, such as stoker.lock, write them there",
+    ),
+    RunOption(name="where", help="also what each stack could give each step, and at what price an hour"),
+    RunOption(name="upgrade", help="look for newer packages than those of the lock"),
+    RunOption(name="offline", help="ask nothing of an index, registry, cluster or cloud; what was remembered counts"),
+    RunOption(name="json", help="the plan as JSON on stdout"),
+)
+BUILD_OPTIONS: Final = (
+    *OPTIONS,
+    RunOption(name="push", value="REPOSITORY", help="push them there, such as ghcr.io/team/images"),
+    RunOption(name="render", help="build nothing: print what the stack's image builder would be told"),
+    RunOption(name="output", value="FOLDER", help="with --render: write that and the packed context there"),
+    RunOption(name="json", help="only JSON on stdout"),
+)
+FILE_COMMANDS: Final = {"run": (*OPTIONS, *CI), "plan": PLAN_OPTIONS, "build": BUILD_OPTIONS}
+"""The commands that take FILE, whose own words click does not parse → their options besides those of every run."""
 
 
 @attrs.frozen(kw_only=True)
