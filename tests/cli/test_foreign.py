@@ -21,7 +21,7 @@ SCRIPTS = sorted(path.name for path in FILES.iterdir() if path.suffix != ".txt")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_file(name: str) -> None:
     """The pipeline, and below it what is said of the file's lines."""
-    made = translation_of((FILES / name).read_bytes(), name)
+    made = translation_of((FILES / name).read_bytes(), name.removesuffix(".in"))
     assert made is not None
     notes = [f"{one.line}: {one.level}: {one.name}: {one.message}" for one in sorted(made.notes, key=lambda n: n.line)]
     text = made.text + "\n".join(["", *(f"# {note}" for note in notes), ""])
@@ -33,13 +33,13 @@ def test_a_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_it_plans(name: str, project: Any) -> None:
-    shutil.copy(FILES / name, project.folder)
+    target = name.removesuffix(".in")
     project.write({"stoker.toml": '[stacks.local]\nstep_operators.skypilot = {flavor="skypilot", shares_files=true}\n'})
-    (project.folder / name).write_text((FILES / name).read_text(), encoding="utf-8")
-    done = project.stoker("migrate", name, "--write", "--output", "made.py", code=None)
+    shutil.copy(FILES / name, project.folder / target)
+    done = project.stoker("migrate", target, "--write", "--output", "made.py", code=None)
     assert done.returncode == (": by hand: " in done.stderr)
     project.stoker("plan", "made.py", "--offline", env={"HF_TOKEN": "hf_0123456789"})
-    project.stoker("migrate", name, "--write", "--output", "made.py", code=2)
+    project.stoker("migrate", target, "--write", "--output", "made.py", code=2)
 
 
 EACH = """
@@ -55,6 +55,32 @@ def test_a_script_runs_here(project: Any) -> None:
     project.stoker("migrate", "each.slurm", "--write")
     project.stoker("run", "each.py", "--words", "a,b", "--set", "steps.each.step_operator=null")
     assert [(project.folder / f"{number}.txt").read_text() for number in (2, 3)] == ["2 a\n", "3 a\n"]
+
+
+PROGRAM = """
+import submitit
+from operator import sub
+
+def add(a, b=0):
+    return a + b
+
+def main(count: int = 2):
+    executor = submitit.LocalExecutor(folder="log")
+    executor.update_parameters(cpus_per_task=1)
+    with executor.batch():
+        jobs = [executor.submit(add, number, b=1) for number in range(count)]
+    jobs += executor.map_array(sub, [5, 6], [1, 1])
+    print("got", [job.result() for job in jobs])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_program_with_submitit_runs_here(project: Any) -> None:
+    project.write({"grid.py": PROGRAM})
+    project.stoker("migrate", "grid.py", "--write", "--output", "made.py")
+    assert "got [1, 2, 4, 5]" in project.run("made.py").stdout
 
 
 VALUES = {

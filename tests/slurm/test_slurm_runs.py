@@ -60,6 +60,22 @@ def test_a_script_that_was_migrated_runs_on_the_cluster(clustered: Any) -> None:
     assert "rank 0 1" in said and "rank 1 1" in said
 
 
+def test_a_program_with_submitit_that_was_migrated_runs_on_the_cluster(clustered: Any) -> None:
+    program = """
+    import submitit
+
+    def add(a, b):
+        return a + b
+
+    executor = submitit.AutoExecutor(folder="logs")
+    executor.update_parameters(timeout_min=5, mem_gb=0.064)
+    print("got", [job.result() for job in executor.map_array(add, [1, 2], [3, 4])])
+    """
+    clustered.write({"add.py": program})
+    clustered.stoker("migrate", "add.py", "--write", "--output", "made.py")
+    assert "got [4, 6]" in clustered.run("made.py", "--with", "slurm").stdout
+
+
 LONG = """
 import os, socket, time
 from stoker import context, pipeline, step

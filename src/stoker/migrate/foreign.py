@@ -6,13 +6,13 @@ import re
 from typing import Callable, Final, Mapping
 
 from stoker.core.errors import SourceError
-from stoker.migrate import sbatch, skyfile
+from stoker.migrate import sbatch, skyfile, submitit
 from stoker.migrate.scripts import Translation
 
 Translate = Callable[[str, str], Translation]
 
-_IMPORTS: Final = re.compile(r"^\s*(?:from|import)\s+(submitit|kfp)\b", re.MULTILINE)
-_PROGRAMS: Final[Mapping[str, Translate]] = {}
+_IMPORTS: Final = re.compile(r"^\s*(?:from\s+|import\s+(?:[\w., ]*\s)?)(submitit)\b", re.MULTILINE)
+_PROGRAMS: Final[Mapping[str, Translate]] = {"submitit": submitit.translate}
 """Package that a Python program imports → what translates it."""
 
 

@@ -82,7 +82,7 @@ class Directive:
 
 
 @attrs.define
-class _Sheet:
+class Sheet:
     """What is being read from a script's directives."""
 
     notes: Notes
@@ -111,9 +111,9 @@ def is_sbatch(text: str) -> bool:
 def translate(text: str, path: str) -> Translation:
     """The script as a step, and a pipeline of it."""
     notes = Notes()
-    sheet = _Sheet(notes)
+    sheet = Sheet(notes)
     for directive in directives(text, notes):
-        _take(sheet, directive)
+        take(sheet, directive)
     shebang = text.splitlines()[0][2:].strip() if text.startswith("#!") else "/bin/bash"
     lines = text.splitlines()
     kept = [
@@ -123,7 +123,7 @@ def translate(text: str, path: str) -> Translation:
     ]
     script = _without_modules("\n".join(kept), sheet, lines)
     script, launch = _ranks(script, sheet, lines)
-    _hardware(sheet, launch)
+    hardware(sheet, launch)
     step = _step(script, sheet, shlex.split(shebang), path)
     if launch is not None:
         step.options["launch"] = launch
@@ -186,7 +186,7 @@ def _option(word: str, words: list[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _take(sheet: _Sheet, directive: Directive) -> None:
+def take(sheet: Sheet, directive: Directive) -> None:
     """Carry an option, or note it."""
     name, line, notes = directive.name, directive.line, sheet.notes
     if name in NOT_NEEDED:
@@ -217,7 +217,7 @@ def _take(sheet: _Sheet, directive: Directive) -> None:
         notes.by_hand(line, name, f"sbatch has no such option{known}")
 
 
-def _hardware(sheet: _Sheet, launch: Call | None) -> None:
+def hardware(sheet: Sheet, launch: Call | None) -> None:
     """Nodes, tasks, CPUs, memory and GPUs as resources of the step, which are those of each node."""
     given, notes = sheet.given, sheet.notes
     nodes = sheet.number("nodes", 1) or 1
@@ -260,7 +260,7 @@ def _hardware(sheet: _Sheet, launch: Call | None) -> None:
         sheet.resources |= asked(notes, given["tmp"].line, "tmp", {"disk": size})
 
 
-def _gpus(sheet: _Sheet, nodes: int, tasks: int) -> int:
+def _gpus(sheet: Sheet, nodes: int, tasks: int) -> int:
     """The GPUs of each node, which are noted down as resources."""
     ways: Mapping[str, Callable[[int], int]] = {
         "gres": lambda count: count,
@@ -289,7 +289,7 @@ def _gpus(sheet: _Sheet, nodes: int, tasks: int) -> int:
     return total
 
 
-def _add_gpus(sheet: _Sheet, directive: Directive, model: str, count: int) -> None:
+def _add_gpus(sheet: Sheet, directive: Directive, model: str, count: int) -> None:
     if not count:
         return
     if not model:
@@ -303,7 +303,7 @@ def _add_gpus(sheet: _Sheet, directive: Directive, model: str, count: int) -> No
         sheet.notes.by_hand(directive.line, directive.name, message)
 
 
-def _step(script: str, sheet: _Sheet, interpreter: list[str], path: str) -> ScriptStep:
+def _step(script: str, sheet: Sheet, interpreter: list[str], path: str) -> ScriptStep:
     """The step, with what is carried in ways of its own."""
     given, notes = sheet.given, sheet.notes
     if "mail-type" in given:
@@ -339,7 +339,7 @@ def _step(script: str, sheet: _Sheet, interpreter: list[str], path: str) -> Scri
     )
 
 
-def _export(sheet: _Sheet, directive: Directive) -> None:
+def _export(sheet: Sheet, directive: Directive) -> None:
     parts = [part for part in directive.value.split(",") if part]
     given = dict(part.split("=", 1) for part in parts if "=" in part)
     if given:
@@ -354,7 +354,7 @@ def _export(sheet: _Sheet, directive: Directive) -> None:
             sheet.notes.by_hand(directive.line, "export", f"{part}: environment={{'{part}': …}} of the step")
 
 
-def _elements(sheet: _Sheet, directive: Directive) -> str:
+def _elements(sheet: Sheet, directive: Directive) -> str:
     """The code of an array's indexes."""
     indexes, _, at_once = directive.value.partition("%")
     if at_once.isdigit():
@@ -372,7 +372,7 @@ def _elements(sheet: _Sheet, directive: Directive) -> str:
     return repr([index for one in ranges for index in one])
 
 
-def _without_modules(script: str, sheet: _Sheet, lines: list[str]) -> str:
+def _without_modules(script: str, sheet: Sheet, lines: list[str]) -> str:
     """The script without the modules that it loads first of all, which the step's job loads."""
     kept: list[str] = []
     names: list[str] = []
@@ -396,7 +396,7 @@ def _without_modules(script: str, sheet: _Sheet, lines: list[str]) -> str:
     return "\n".join(kept)
 
 
-def _ranks(script: str, sheet: _Sheet, lines: list[str]) -> tuple[str, Call | None]:
+def _ranks(script: str, sheet: Sheet, lines: list[str]) -> tuple[str, Call | None]:
     """The script as each rank runs it, and what starts the ranks: `srun`, or a launcher of Python's."""
     nodes = sheet.number("nodes", 1) or 1
     each = sheet.number("ntasks-per-node") or sheet.number("tasks-per-node") or 1
@@ -423,7 +423,7 @@ def _ranks(script: str, sheet: _Sheet, lines: list[str]) -> tuple[str, Call | No
     return script, launcher
 
 
-def _without_srun(line: str, sheet: _Sheet, at: int) -> tuple[str, int | None]:
+def _without_srun(line: str, sheet: Sheet, at: int) -> tuple[str, int | None]:
     """A line without `srun` and its options, and the number of tasks if it says one."""
     words = shell_words(line)
     if words is None or "srun" not in words:

@@ -79,6 +79,13 @@ class Call:
     words: Sequence[Any] = ()
 
 
+@attrs.frozen
+class Code:
+    """An expression that is written as it is."""
+
+    text: str
+
+
 @attrs.define(kw_only=True)
 class ScriptStep:
     """A step that runs a script."""
@@ -159,11 +166,12 @@ def programs(
     code = "\n".join(body)
     head = [f'"""{PurePosixPath(path).name} of {framework} as a pipeline."""', ""]
     modules = ["os"] * ("os.environ" in code) + ["subprocess"] * ("subprocess." in code)
-    imports = [f"import {one}" for one in modules] + [""] + list(_imports(code))
+    imports = [f"import {one}" for one in modules] + [""] + list(named_imports(code))
     return Translation(text="\n".join([*head, *imports]) + code, framework=framework, notes=notes.made)
 
 
-def _imports(code: str) -> Iterator[str]:
+def named_imports(code: str) -> Iterator[str]:
+    """The imports of what the code names of Stoker's."""
     for module in dict.fromkeys(NAMES.values()):
         used = sorted(one for one, where in NAMES.items() if where == module and re.search(rf"\b{one}\b", code))
         if used:
@@ -215,6 +223,8 @@ def code_of(value: Any, indent: int = 0) -> str:
 
 
 def _code(value: Any) -> str:
+    if isinstance(value, Code):
+        return value.text
     if isinstance(value, Call):
         words = [*map(_code, value.words), *(f"{key}={_code(part)}" for key, part in value.options.items())]
         return f"{value.name}({', '.join(words)})"
