@@ -52,10 +52,10 @@ def test_a_pipeline_runs_on_the_cluster(clustered: Any, cluster: Cluster) -> Non
 
 
 def test_a_script_that_was_migrated_runs_on_the_cluster(clustered: Any) -> None:
-    words = "#SBATCH -J ranks --ntasks=2 --mem=64M"
+    words = "#SBATCH -J ranks --ntasks=2 --mem=64M --time=5"
     clustered.write({"ranks.slurm": f"#!/bin/bash\n{words}\nexport A=1\nsrun -l sh -c 'echo rank $SLURM_PROCID $A'\n"})
     clustered.stoker("migrate", "ranks.slurm", "--write")
-    clustered.run("ranks.py", "--with", "slurm")
+    clustered.run("ranks.py", "--stack", "local")
     said = clustered.stoker("logs", "last", "ranks").stdout
     assert "rank 0 1" in said and "rank 1 1" in said
 
@@ -73,7 +73,7 @@ def test_a_program_with_submitit_that_was_migrated_runs_on_the_cluster(clustered
     """
     clustered.write({"add.py": program})
     clustered.stoker("migrate", "add.py", "--write", "--output", "made.py")
-    assert "got [4, 6]" in clustered.run("made.py", "--with", "slurm").stdout
+    assert "got [4, 6]" in clustered.run("made.py", "--stack", "local").stdout
 
 
 LONG = """

@@ -146,7 +146,7 @@ def of_class(kind: type[Any]) -> dict[str, Any]:
     return _object(fields)
 
 
-class _Names(dict[str, Any]):
+class _ModuleNames(dict[str, Any]):
     """The names of a module; one that it imports for type checkers only may be anything."""
 
     def __missing__(self, name: str) -> Any:
@@ -155,7 +155,7 @@ class _Names(dict[str, Any]):
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
     """The types of a class's fields."""
-    names = _Names(vars(inspect.getmodule(kind)))
+    names = _ModuleNames(vars(inspect.getmodule(kind)))
     written = {field.name: field.type for field in attrs.fields(kind)}
     return {name: eval(hint, {}, names) if isinstance(hint, str) else hint for name, hint in written.items()}
 

@@ -18,7 +18,7 @@ from stoker.backends.slurm.settings import ELSEWHERE, OPTIONS, SHORT
 from stoker.core.accelerators import Accelerator
 from stoker.core.errors import SettingsError, nearest
 from stoker.migrate.scripts import (
-    Call,
+    CallText,
     Notes,
     ScriptStep,
     Translation,
@@ -217,7 +217,7 @@ def take(sheet: Sheet, directive: Directive) -> None:
         notes.by_hand(line, name, f"sbatch has no such option{known}")
 
 
-def hardware(sheet: Sheet, launch: Call | None) -> None:
+def hardware(sheet: Sheet, launch: CallText | None) -> None:
     """Nodes, tasks, CPUs, memory and GPUs as resources of the step, which are those of each node."""
     given, notes = sheet.given, sheet.notes
     nodes = sheet.number("nodes", 1) or 1
@@ -327,9 +327,9 @@ def _step(script: str, sheet: Sheet, interpreter: list[str], path: str) -> Scrip
     name = given["job-name"].value if "job-name" in given else re.split(r"[./]", path)[-2]
     options: dict[str, Any] = {"step_operator": "slurm"}
     if sheet.slurm:
-        options["settings"] = {"step_operator.slurm": Call("SlurmSettings", sheet.slurm)}
+        options["settings"] = {"step_operator.slurm": CallText("SlurmSettings", sheet.slurm)}
     if sheet.resources:
-        options["resources"] = Call("ResourceSettings", sheet.resources)
+        options["resources"] = CallText("ResourceSettings", sheet.resources)
     return ScriptStep(
         name=identifier(name, "step"),
         script=script,
@@ -396,7 +396,7 @@ def _without_modules(script: str, sheet: Sheet, lines: list[str]) -> str:
     return "\n".join(kept)
 
 
-def _ranks(script: str, sheet: Sheet, lines: list[str]) -> tuple[str, Call | None]:
+def _ranks(script: str, sheet: Sheet, lines: list[str]) -> tuple[str, CallText | None]:
     """The script as each rank runs it, and what starts the ranks: `srun`, or a launcher of Python's."""
     nodes = sheet.number("nodes", 1) or 1
     each = sheet.number("ntasks-per-node") or sheet.number("tasks-per-node") or 1
@@ -415,7 +415,7 @@ def _ranks(script: str, sheet: Sheet, lines: list[str]) -> tuple[str, Call | Non
         sheet.notes.by_hand(_line_of(lines, starts[0][1].splitlines()[0]), "srun", message)
     script, launcher = rank_script(script, sheet.notes, lambda text: at or _line_of(lines, text))
     if launcher is None and alone and tasks > 1:
-        launcher = Call("MPI", {"ntasks": tasks, "program": "srun"})
+        launcher = CallText("MPI", {"ntasks": tasks, "program": "srun"})
         sheet.notes.differs(_line_of(lines, "srun"), "srun", "each task runs the lines before the program, too")
     if launcher is not None and re.search(r"\bsrun\b", script):
         message = "what is left of it in the script runs in each rank: take the line out"

@@ -71,7 +71,7 @@ class Notes:
 
 
 @attrs.frozen
-class Call:
+class CallText:
     """A call in the text that is written: `ResourceSettings(cpu_count=4)`."""
 
     name: str
@@ -80,7 +80,7 @@ class Call:
 
 
 @attrs.frozen
-class Code:
+class CodeText:
     """An expression that is written as it is."""
 
     text: str
@@ -211,7 +211,7 @@ def _long_text(text: str) -> str:
 def code_of(value: Any, indent: int = 0) -> str:
     """A value as Python's code; a call that is too long for a line is written with a line for each argument."""
     short = _code(value)
-    if len(short) + indent < _WIDTH - 20 or not isinstance(value, (Call, dict)):
+    if len(short) + indent < _WIDTH - 20 or not isinstance(value, (CallText, dict)):
         return short
     inside = " " * (indent + 4)
     if isinstance(value, dict):
@@ -223,9 +223,9 @@ def code_of(value: Any, indent: int = 0) -> str:
 
 
 def _code(value: Any) -> str:
-    if isinstance(value, Code):
+    if isinstance(value, CodeText):
         return value.text
-    if isinstance(value, Call):
+    if isinstance(value, CallText):
         words = [*map(_code, value.words), *(f"{key}={_code(part)}" for key, part in value.options.items())]
         return f"{value.name}({', '.join(words)})"
     if isinstance(value, Mapping):
@@ -269,7 +269,7 @@ _SWITCHES: Final = (
 _PER_LAUNCH: Final[Mapping[str, str]] = {"num_gpus": "num_gpus", "nproc": "nproc_per_node"}
 
 
-def rank_script(script: str, notes: Notes, line_of: Callable[[str], int]) -> tuple[str, Call | None]:
+def rank_script(script: str, notes: Notes, line_of: Callable[[str], int]) -> tuple[str, CallText | None]:
     """The script as each rank of a launcher runs it, and the launcher; the script as it is, and None, where it starts
     no ranks, or does more than that. `line_of` says in which line a text stands."""
     programs = [(line, raw) for line, raw in logical_lines(script) if not prepares(line)]
@@ -302,7 +302,7 @@ def rank_script(script: str, notes: Notes, line_of: Callable[[str], int]) -> tup
         options[key] = known
     message = "each rank runs the lines before the program, too; the step's Python must have the launcher"
     notes.differs(place, name, message)
-    return with_line(script, raw, rest), Call(name, options)
+    return with_line(script, raw, rest), CallText(name, options)
 
 
 def _launched(line: str) -> tuple[str, list[tuple[str, Any]], str] | None:

@@ -14,7 +14,7 @@ import yaml
 from stoker.core.errors import SourceError
 from stoker.migrate.scripts import (
     ON_EACH_NODE,
-    Call,
+    CallText,
     Notes,
     ScriptStep,
     Translation,
@@ -135,12 +135,12 @@ def _step(task: Mapping[str, Any], notes: Notes, text: str, usual: str) -> Scrip
     nodes = int(task.get("num_nodes") or 1)
     if nodes > 1:
         resources["nodes"] = nodes
-        launch = launch or Call("Command", {"processes_per_node": 1}, [list(ON_EACH_NODE)])
+        launch = launch or CallText("Command", {"processes_per_node": 1}, [list(ON_EACH_NODE)])
     script = _variables(script, nodes, resources, sky, notes, text)
     if sky:
-        options["settings"] = {"step_operator.skypilot": Call("SkypilotSettings", sky)}
+        options["settings"] = {"step_operator.skypilot": CallText("SkypilotSettings", sky)}
     if resources:
-        options["resources"] = Call("ResourceSettings", resources)
+        options["resources"] = CallText("ResourceSettings", resources)
     if launch is not None:
         options["launch"] = launch
     return ScriptStep(name=identifier(str(task.get("name") or usual), "step"), script=script, options=options)

@@ -14,7 +14,7 @@ import attrs
 
 from stoker.core.errors import SourceError
 from stoker.migrate.sbatch import Directive, Sheet, hardware, take
-from stoker.migrate.scripts import Call, Code, Notes, Translation, code_of, named_imports
+from stoker.migrate.scripts import CallText, CodeText, Notes, Translation, code_of, named_imports
 
 _EXECUTORS: Final = ("AutoExecutor", "SlurmExecutor", "LocalExecutor", "DebugExecutor")
 _PLAIN: Final[Mapping[str, str]] = {
@@ -183,7 +183,7 @@ def _options_of_executor(program: _Program, call: ast.expr) -> str:
             message = f"{program.source(value)}: the steps are on Slurm: step_operator of the pipeline"
             program.notes.differs(call.lineno, "cluster", message)
         elif keyword.arg in ("slurm_max_num_timeout", "max_num_timeout"):
-            retry = Call("Retry", {"on": ["timed-out", "preempted"]}, [Code(program.source(value))])
+            retry = CallText("Retry", {"on": ["timed-out", "preempted"]}, [CodeText(program.source(value))])
             options["retry"] = retry
             message = "the step begins again from context.checkpoint_dir; `checkpoint` of a class is not called"
             program.notes.differs(call.lineno, keyword.arg, message)
@@ -207,9 +207,9 @@ def _parameters(program: _Program, call: ast.Call) -> str:
         if name.startswith(("local_", "debug_")) or plain in ("stderr_to_stdout", "use_srun", "wckey"):
             notes.not_needed(value.lineno, name, "it is about submitit itself")
         elif plain in _FIELDS and plain != "job_name":
-            slurm[_FIELDS[plain]] = Code(program.source(value))
+            slurm[_FIELDS[plain]] = CodeText(program.source(value))
         elif plain in ("name", "job_name"):
-            slurm["job_name"] = Code(program.source(value))
+            slurm["job_name"] = CodeText(program.source(value))
         elif literal is not None:
             text = f"{literal!s}G" if name == "mem_gb" else "" if literal is True else str(literal)
             if literal is not False:
@@ -218,9 +218,9 @@ def _parameters(program: _Program, call: ast.Call) -> str:
             field, form = _RESOURCES[option]
             where = slurm if field == "time_limit" else raw
             form = "{}" if plain in ("mem", "time") and name != "mem_gb" else form
-            where[field] = Code(form.format(program.source(value)))
+            where[field] = CodeText(form.format(program.source(value)))
         elif option in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "comment"):
-            slurm[option] = Code(program.source(value))
+            slurm[option] = CodeText(program.source(value))
         elif option == "ntasks-per-node":
             raw[option] = program.source(value)
         else:
@@ -228,17 +228,17 @@ def _parameters(program: _Program, call: ast.Call) -> str:
     tasks = raw.pop("ntasks-per-node", "")
     each = sheet.number("ntasks-per-node") or 1
     nodes = sheet.number("nodes") or 1
-    launch: Any = Call("MPI", {"ntasks": each * nodes, "program": "srun"}) if each * nodes > 1 else None
+    launch: Any = CallText("MPI", {"ntasks": each * nodes, "program": "srun"}) if each * nodes > 1 else None
     if tasks or (launch is None and "nodes" in raw):
-        count = " * ".join(f"({part.text})" for part in (raw.get("nodes"), Code(tasks) if tasks else None) if part)
-        launch = Call("MPI", {"ntasks": Code(count), "program": "srun"})
+        count = " * ".join(f"({part.text})" for part in (raw.get("nodes"), CodeText(tasks) if tasks else None) if part)
+        launch = CallText("MPI", {"ntasks": CodeText(count), "program": "srun"})
     hardware(sheet, launch)
     resources = {**sheet.resources, **raw}
     options: dict[str, Any] = {}
     if resources:
-        options["resources"] = Call("ResourceSettings", resources)
+        options["resources"] = CallText("ResourceSettings", resources)
     if {**sheet.slurm, **slurm}:
-        options["settings"] = {"step_operator.slurm": Call("SlurmSettings", {**sheet.slurm, **slurm})}
+        options["settings"] = {"step_operator.slurm": CallText("SlurmSettings", {**sheet.slurm, **slurm})}
     if launch is not None:
         options["launch"] = launch
     return ", ".join(f"{name}={code_of(value, 8)}" for name, value in options.items())
