@@ -24,11 +24,13 @@ from stoker.cli.output import print_json
 from stoker.core.settings import COMPONENTS, PipelineSettings, StepSettings
 from stoker.settings.options import OPTIONS
 
-_TEXT: Final = {"type": "string"}
-_FLAG: Final = {"type": "boolean"}
-_TIME: Final = {"type": ["string", "number"]}
-_PLACE: Final = {"type": ["string", "object"]}
-_FURTHER: Final[Mapping[str, Any]] = {
+Schema = dict[str, Any]
+"""A schema, or a part of one, as JSON has it."""
+_TEXT: Final[Schema] = {"type": "string"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_TIME: Final[Schema] = {"type": ["string", "number"]}
+_PLACE: Final[Schema] = {"type": ["string", "object"]}
+_FURTHER: Final[Mapping[str, Schema]] = {
     "database": {**_TEXT, "description": "A path, or postgresql://…, with ${VARIABLES} for passwords."},
     "artifact_store": {**_TEXT, "description": "A path, seen from this file, or s3://…, ssh://…, pvc://CLAIM."},
     "container_registry": {**_PLACE, "description": "Where images go that are built for steps on other machines."},
@@ -38,7 +40,7 @@ _FURTHER: Final[Mapping[str, Any]] = {
     "shared": {**_FLAG, "description": "Whether the home is its group's, not its owner's alone."},
 }
 """Keys of a stack that are no class of settings."""
-_WORDS: Final[Mapping[str, Any]] = {
+_WORDS: Final[Mapping[str, Schema]] = {
     "launch": {"type": ["string", "object"], "description": "How ranks are started: a launcher's name, or its fields."},
     "environment": {"type": "object", "description": "Variables of the step's process."},
     "cache_key": {"description": "A value that is part of the cache key."},
@@ -60,10 +62,10 @@ def schema_command() -> None:
     print_json(schema())
 
 
-def schema() -> dict[str, Any]:
+def schema() -> Schema:
     """The JSON schema of `stoker.toml`."""
     backends = [name for name in BACKENDS.names() if name in BACKENDS.builtin]
-    definitions: dict[str, Any] = {"settings": _settings(backends), "component": _component(backends)}
+    definitions: Schema = {"settings": _settings(backends), "component": _component(backends)}
     definitions |= {f"backend.{name}": of_class(BACKENDS.load(name).settings) for name in backends}
     component = {"$ref": "#/definitions/component"}
     stack = {
@@ -92,11 +94,11 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _settings(backends: list[str]) -> dict[str, Any]:
+def _settings(backends: list[str]) -> Schema:
     """The options of a stack's `settings`."""
     hints = {**_hints(PipelineSettings), **_hints(StepSettings)}
     words = {**documentation(PipelineSettings), **documentation(StepSettings)}
-    found: dict[str, Any] = {}
+    found: Schema = {}
     for name, option in OPTIONS.items():
         if name in _WORDS:
             found[name] = dict(_WORDS[name])
@@ -114,7 +116,7 @@ def _settings(backends: list[str]) -> dict[str, Any]:
     return _object(found)
 
 
-def _component(backends: list[str]) -> dict[str, Any]:
+def _component(backends: list[str]) -> Schema:
     """An orchestrator or a step operator: a backend's name, or a table with it and its settings."""
     tables = []
     for name in backends:
@@ -130,7 +132,7 @@ def _names(backends: list[str]) -> list[str]:
     return [*backends, *BACKENDS.aliases]
 
 
-def of_class(kind: type[Any]) -> dict[str, Any]:
+def of_class(kind: type[Any]) -> Schema:
     """The schema of a class of settings: its fields, with their types and what is written below them."""
     hints, words = _hints(kind), documentation(kind)
     fields = {
@@ -160,7 +162,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return {name: eval(hint, {}, names) if isinstance(hint, str) else hint for name, hint in written.items()}
 
 
-def of_type(hint: Any) -> dict[str, Any]:
+def of_type(hint: Any) -> Schema:
     """The schema of what may be written for a type: numbers and times may be texts with units."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -195,9 +197,9 @@ def documentation(kind: type[Any]) -> dict[str, str]:
     return words
 
 
-def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _object(fields: Mapping[str, Schema]) -> Schema:
     return {"type": "object", "properties": dict(fields), "additionalProperties": False}
 
 
-def _mapping(value: Mapping[str, Any]) -> dict[str, Any]:
+def _mapping(value: Mapping[str, Schema]) -> Schema:
     return {"type": "object", "additionalProperties": dict(value)}

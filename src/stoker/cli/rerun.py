@@ -111,7 +111,7 @@ def _reported(line: CommandLine, options: Mapping[str, Any], name: str) -> Itera
 
     ids: list[str] = []
     line.began = ids.append
-    line.taken = [option.name for option in CI if option.name in options]
+    line.taken = [option.name for option in targets.CI if option.name in options]
     problem: BaseException | None = None
     try:
         yield

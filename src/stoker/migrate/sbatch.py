@@ -20,6 +20,7 @@ from stoker.core.errors import SettingsError, nearest
 from stoker.migrate.scripts import (
     CallText,
     Notes,
+    Options,
     ScriptStep,
     Translation,
     accepted,
@@ -86,9 +87,9 @@ class Sheet:
     """What is being read from a script's directives."""
 
     notes: Notes
-    slurm: dict[str, Any] = attrs.field(factory=dict)
-    resources: dict[str, Any] = attrs.field(factory=dict)
-    options: dict[str, Any] = attrs.field(factory=dict)
+    slurm: Options = attrs.field(factory=dict)
+    resources: Options = attrs.field(factory=dict)
+    options: Options = attrs.field(factory=dict)
     given: dict[str, Directive] = attrs.field(factory=dict)
 
     def number(self, name: str, usual: int | None = None) -> int | None:
@@ -325,7 +326,7 @@ def _step(script: str, sheet: Sheet, interpreter: list[str], path: str) -> Scrip
     if "export" in given:
         _export(sheet, given["export"])
     name = given["job-name"].value if "job-name" in given else re.split(r"[./]", path)[-2]
-    options: dict[str, Any] = {"step_operator": "slurm"}
+    options: Options = {"step_operator": "slurm"}
     if sheet.slurm:
         options["settings"] = {"step_operator.slurm": CallText("SlurmSettings", sheet.slurm)}
     if sheet.resources:

@@ -22,6 +22,8 @@ from stoker.launchers.options import parse_launch
 from stoker.migrate.names import Level, MigrationNote
 from stoker.settings.options import component_settings
 
+Options = dict[str, Any]
+"""Settings by name: what is asked for."""
 NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("pipeline", "step", "Secret"), "stoker"),
     **dict.fromkeys(("ResourceSettings", "SlurmSettings", "SkypilotSettings", "DockerSettings"), "stoker.config"),
@@ -75,7 +77,7 @@ class CallText:
     """A call in the text that is written: `ResourceSettings(cpu_count=4)`."""
 
     name: str
-    options: Mapping[str, Any] = attrs.field(factory=dict)
+    options: Options = attrs.field(factory=dict)
     words: Sequence[Any] = ()
 
 
@@ -93,7 +95,7 @@ class ScriptStep:
     name: str
     script: str
     interpreter: Sequence[str] = ("bash",)
-    options: dict[str, Any] = attrs.field(factory=dict)
+    options: Options = attrs.field(factory=dict)
     element: str = ""
     """The variable that has the element, where the step is called for each of several."""
     elements: str = ""
@@ -124,7 +126,7 @@ def with_line(script: str, old: str, new: str) -> str:
     return "\n".join(new if raw == old else raw for _, raw in logical_lines(script))
 
 
-def accepted(notes: Notes, line: int, name: str, flavor: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def accepted(notes: Notes, line: int, name: str, flavor: str, options: Options) -> Options:
     """Settings of a backend that its class takes; what it refuses is noted, with its own words."""
     try:
         component_settings(flavor, options)
@@ -134,7 +136,7 @@ def accepted(notes: Notes, line: int, name: str, flavor: str, options: Mapping[s
     return dict(options)
 
 
-def asked(notes: Notes, line: int, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def asked(notes: Notes, line: int, name: str, options: Options) -> Options:
     """The same of resources."""
     try:
         ResourceSettings(**options)
@@ -284,7 +286,7 @@ def rank_script(script: str, notes: Notes, line_of: Callable[[str], int]) -> tup
         notes.by_hand(place, _RUNNERS[next(word for word in _RUNNERS if word in line)], message)
         return script, None
     name, arguments, rest = split
-    options: dict[str, Any] = {}
+    options: Options = {}
     for word, value in arguments:
         key = _PER_LAUNCH.get(word, word)
         if _PLACED.fullmatch(key):

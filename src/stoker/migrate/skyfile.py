@@ -16,6 +16,7 @@ from stoker.migrate.scripts import (
     ON_EACH_NODE,
     CallText,
     Notes,
+    Options,
     ScriptStep,
     Translation,
     accepted,
@@ -104,13 +105,13 @@ def _line_of(text: str, word: str) -> int:
     return next((number for number, line in lines if re.match(rf"\s*-?\s*['\"]?{re.escape(word)}(\W|$)", line)), 1)
 
 
-def _step(task: Mapping[str, Any], notes: Notes, text: str, usual: str) -> ScriptStep:
-    sky: dict[str, Any] = {}
-    resources: dict[str, Any] = {}
-    options: dict[str, Any] = {"step_operator": "skypilot"}
+def _step(task: Options, notes: Notes, text: str, usual: str) -> ScriptStep:
+    sky: Options = {}
+    resources: Options = {}
+    options: Options = {"step_operator": "skypilot"}
     for key, value in (task.get("resources") or {}).items():
         _take(key, value, sky, resources, notes, _line_of(text, key))
-    environment: dict[str, Any] = {}
+    environment: Options = {}
     for kind in ("envs", "secrets"):
         given = task.get(kind) or {}
         for name, content in ((one, None) for one in given) if isinstance(given, list) else given.items():
@@ -158,7 +159,7 @@ def _workdir(value: Any, notes: Notes, line: int) -> str:
     return ""
 
 
-def _take(key: str, value: Any, sky: dict[str, Any], resources: dict[str, Any], notes: Notes, line: int) -> None:
+def _take(key: str, value: Any, sky: Options, resources: Options, notes: Notes, line: int) -> None:
     """Carry a word of `resources`, or note it."""
     key = _OLD.get(key, key)
     if value is None:
@@ -177,7 +178,7 @@ def _take(key: str, value: Any, sky: dict[str, Any], resources: dict[str, Any], 
         notes.by_hand(line, key, "resources_settings={…} of SkypilotSettings, if this release of SkyPilot has it")
 
 
-def _autostop(value: Any, sky: dict[str, Any], notes: Notes, line: int) -> None:
+def _autostop(value: Any, sky: Options, notes: Notes, line: int) -> None:
     if isinstance(value, dict):
         minutes = value.get("idle_minutes")
         if "down" in value:
@@ -192,9 +193,7 @@ def _autostop(value: Any, sky: dict[str, Any], notes: Notes, line: int) -> None:
         sky |= accepted(notes, line, "autostop", "skypilot", {"idle_minutes_to_autostop": minutes})
 
 
-def _variables(
-    script: str, nodes: int, resources: Mapping[str, Any], sky: Mapping[str, Any], notes: Notes, text: str
-) -> str:
+def _variables(script: str, nodes: int, resources: Options, sky: Options, notes: Notes, text: str) -> str:
     """The script, with SkyPilot's variables of nodes set where it reads them."""
     lines = ""
     for name, value in _VARIABLES.items():

@@ -14,7 +14,7 @@ import attrs
 
 from stoker.core.errors import SourceError
 from stoker.migrate.sbatch import Directive, Sheet, hardware, take
-from stoker.migrate.scripts import CallText, CodeText, Notes, Translation, code_of, named_imports
+from stoker.migrate.scripts import CallText, CodeText, Notes, Options, Translation, code_of, named_imports
 
 _EXECUTORS: Final = ("AutoExecutor", "SlurmExecutor", "LocalExecutor", "DebugExecutor")
 _PLAIN: Final[Mapping[str, str]] = {
@@ -173,7 +173,7 @@ def _rewrite(program: _Program, scope: ast.AST, tree: ast.Module) -> None:
 def _options_of_executor(program: _Program, call: ast.expr) -> str:
     """The first options of the steps: on Slurm, unless the program says another cluster."""
     assert isinstance(call, ast.Call)
-    options: dict[str, Any] = {"cache": False}
+    options: Options = {"cache": False}
     local = _called(call) in ("LocalExecutor", "DebugExecutor")
     for keyword in call.keywords:
         value = keyword.value
@@ -198,8 +198,8 @@ def _parameters(program: _Program, call: ast.Call) -> str:
     """The arguments of `update_parameters` as options of a step."""
     notes = program.notes
     sheet = Sheet(notes)
-    raw: dict[str, Any] = {}
-    slurm: dict[str, Any] = {}
+    raw: Options = {}
+    slurm: Options = {}
     for name, value in _keywords(program, call):
         plain = name.removeprefix("slurm_")
         literal = value.value if isinstance(value, ast.Constant) else None
@@ -234,7 +234,7 @@ def _parameters(program: _Program, call: ast.Call) -> str:
         launch = CallText("MPI", {"ntasks": CodeText(count), "program": "srun"})
     hardware(sheet, launch)
     resources = {**sheet.resources, **raw}
-    options: dict[str, Any] = {}
+    options: Options = {}
     if resources:
         options["resources"] = CallText("ResourceSettings", resources)
     if {**sheet.slurm, **slurm}:
