@@ -121,6 +121,12 @@ def test_json(project: Any) -> None:
     assert not (project.folder / "ranks.py").exists()
 
 
+def test_a_program_for_kfp_is_refused(project: Any) -> None:
+    project.write({"train.py": "from kfp import dsl\n"})
+    refused = project.stoker("migrate", "train.py", "--write", code=2).stderr
+    assert "train.py: is a program for KFP" in refused and "docs/guide/kubeflow.md" in refused
+
+
 def test_other_files_are_left_alone() -> None:
     assert translation_of(b"kind: Pod\napiVersion: v1\nresources: 3\n", "a.yaml") is None
     assert translation_of(b"echo hello\n", "a.sh") is None

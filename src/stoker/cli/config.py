@@ -67,7 +67,7 @@ def schema() -> Schema:
     backends = [name for name in BACKENDS.names() if name in BACKENDS.builtin]
     definitions: Schema = {"settings": _settings(backends), "component": _component(backends)}
     definitions |= {f"backend.{name}": of_class(BACKENDS.load(name).settings) for name in backends}
-    component = {"$ref": "#/definitions/component"}
+    component: Schema = {"$ref": "#/definitions/component"}
     stack = {
         "orchestrator": {**component, "description": "Where steps run."},
         "step_operators": {

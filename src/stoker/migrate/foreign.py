@@ -11,7 +11,7 @@ from stoker.migrate.scripts import Translation
 
 Translate = Callable[[str, str], Translation]
 
-_IMPORTS: Final = re.compile(r"^\s*(?:from\s+|import\s+(?:[\w., ]*\s)?)(submitit)\b", re.MULTILINE)
+_IMPORTS: Final = re.compile(r"^\s*(?:from\s+|import\s+(?:[\w., ]*\s)?)(submitit|kfp)\b", re.MULTILINE)
 _PROGRAMS: Final[Mapping[str, Translate]] = {"submitit": submitit.translate}
 """Package that a Python program imports → what translates it."""
 
@@ -36,7 +36,10 @@ def translation_of(source: bytes, path: str) -> Translation | None:
 def _translator(text: str, path: str) -> Translate | None:
     if path.endswith(".py"):
         match = _IMPORTS.search(text)
-        return None if match is None else _PROGRAMS.get(match[1])
+        if match is not None and match[1] not in _PROGRAMS:
+            fix = "docs/guide/kubeflow.md says what each word of KFP becomes"
+            raise SourceError("is a program for KFP, which is not rewritten", where=path, fix=fix)
+        return None if match is None else _PROGRAMS[match[1]]
     if path.endswith((".yaml", ".yml")):
         return skyfile.translate if skyfile.is_task(text) else None
     return sbatch.translate if sbatch.is_sbatch(text) else None
