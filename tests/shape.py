@@ -17,13 +17,15 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    "modules": 607,  # proofs of stacks; ZenML's names by subject, and the migration of whole projects
-    # Proofs of stacks; secrets, artifacts and models by name and their pages; ZenML's names; what a driver reports of a
+    # stoker init, completion and schema; sbatch, submitit, SkyPilot as steps; schedules and CI; proofs of stacks
+    "modules": 626,
+    # The same; secrets, artifacts and models by name and their pages; ZenML's names; what a driver reports of a
     # step's devices, and slices of them.
-    "lines of code": 111_650,
-    "lines of tests": 114_900,  # a table of distributed failures, each of them made to happen; idioms of ZenML's
+    "lines of code": 115_150,
+    # the same; a table of distributed failures, each of them made to happen; idioms of ZenML's
+    "lines of tests": 116_300,
     "longest file": 870,
-    "untyped mappings": 2_060,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
+    "untyped mappings": 2_075,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

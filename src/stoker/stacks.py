@@ -1,6 +1,7 @@
 """Stacks: named sets of where steps run and where things are kept, from `stoker.toml`.
 
     stack = "gpu-cluster"                        # the stack that is used when nobody names one
+    run.pipeline = "train.py"                    # or FILE:PIPELINE; what `stoker run` runs when nobody names a file
 
     [stacks.gpu-cluster]
     orchestrator = "local"                       # a flavor, or {flavor = "local", max_workers = 4}
@@ -70,7 +71,8 @@ ORCHESTRATOR: Final = "orchestrator"
 """The name under which steps call the stack's orchestrator; step operators have names of their own."""
 THIS_MACHINE: Final = "local"
 """The backend of a stack that names none."""
-TOP_KEYS: Final = ("stack", "stacks")
+TOP_KEYS: Final = ("stack", "stacks", "run")
+RUN_KEYS: Final = ("pipeline",)
 STACK_KEYS: Final = (
     "orchestrator",
     "step_operators",
@@ -178,6 +180,15 @@ def load(name: str | None = None, start: Path | None = None) -> Stack:
     )
 
 
+def usual_pipeline(start: Path | None = None) -> tuple[str, str]:
+    """FILE[:PIPELINE] that the nearest file names for `stoker run`, complete, and the place that names it; both empty
+    where none does."""
+    for file in _files(start):
+        if file.pipeline:
+            return str(file.path.parent / file.pipeline), file.where("run", "pipeline")
+    return "", ""
+
+
 def stacks(start: Path | None = None) -> list[Stack]:
     """Every known stack by name, the nearest file's first where two have one name."""
     found: dict[str, Stack] = {}
@@ -241,6 +252,7 @@ class _File:
     path: Path
     shown: str
     stack: str
+    pipeline: str
     stacks: Mapping[str, Mapping[str, Any]]
     lines: Mapping[tuple[str, ...], int]
     prefix: tuple[str, ...]
@@ -299,7 +311,7 @@ def _read(path: Path, prefix: tuple[str, ...]) -> _File | None:
         document = document.get(part, {})
     if prefix and not document:
         return None
-    file = _File(path=path, shown=_relative(path), stack="", stacks={}, lines=_lines(text), prefix=prefix)
+    file = _File(path=path, shown=_relative(path), stack="", pipeline="", stacks={}, lines=_lines(text), prefix=prefix)
     for key in document:
         if key not in TOP_KEYS:
             raise SettingsError(f"there is no key '{key}'{nearest(key, TOP_KEYS)}", where=file.where(key))
@@ -311,7 +323,15 @@ def _read(path: Path, prefix: tuple[str, ...]) -> _File | None:
         raise SettingsError(
             "stacks holds a table for each stack", where=file.where("stacks"), fix="write [stacks.name]"
         )
-    return attrs.evolve(file, stack=named, stacks=tables)
+    run = document.get("run", {})
+    for key in run if isinstance(run, dict) else {"run": run}:
+        if key not in RUN_KEYS:
+            raise SettingsError(f"[run] has no key '{key}'{nearest(key, RUN_KEYS)}", where=file.where("run", key))
+    pipeline = run.get("pipeline", "")
+    if not isinstance(pipeline, str):
+        where = file.where("run", "pipeline")
+        raise SettingsError(f"pipeline = {pipeline!r} names no file", where=where, fix='write "train.py"')
+    return attrs.evolve(file, stack=named, pipeline=pipeline, stacks=tables)
 
 
 def parse_toml(text: str) -> dict[str, Any]:

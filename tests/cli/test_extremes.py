@@ -13,6 +13,7 @@ import pytest
 from stoker.cli.main import COMMANDS
 
 WORDS = {
+    "init": "init made",
     "run": "run train.py",
     "plan": "plan train.py",
     "build": "build train.py",
@@ -27,6 +28,8 @@ WORDS = {
     "resume": "resume latest",
     "rerun": "rerun latest",
     "explain": "explain STK203",
+    "completion": "completion bash",
+    "config": "config schema",
     "migrate": "migrate train.py",
     "store": "store check",
     "ui": "ui --host nowhere.invalid",  # a server would stay

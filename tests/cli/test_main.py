@@ -113,7 +113,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["show"], "missing argument 'RUN'\n  fix: `stoker show latest` for the newest run; `stoker runs` lists all"),
         (["show", "latest"], "there are no runs yet"),
         (["show", "x"], "there is no run 'x'"),
-        (["run"], "no file is named"),
+        (["run"], "no file is named, and no file here has a pipeline"),
         (["run", "--lr", "1", "train.py"], "write train.py --lr"),
         (["run", "nowhere.py"], "there is no file nowhere.py"),
         (["run", "nowhere"], "there is no file and no module nowhere"),

@@ -30,6 +30,18 @@ STANDARD = frozenset(
 )
 CLICK = frozenset({"click"})
 
+COMPLETE = """
+import contextlib, io, os
+os.environ.update(_STOKER_COMPLETE="bash_complete", COMP_WORDS={words!r}, COMP_CWORD="{at}")
+from stoker.cli.main import main
+sys.argv = ["stoker"]
+with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())) as printed, contextlib.suppress(SystemExit):
+    main()
+assert b"plain," in printed.buffer.getvalue(), printed.buffer.getvalue()
+"""
+COMPLETED = (THIRD_PARTY | STANDARD) - {"uuid", "tomllib"}
+"""click imports uuid, and a file of stacks is TOML."""
+
 ENTRIES: dict[str, tuple[str, str, frozenset[str]]] = {
     "import stoker": ("stoker", "import stoker", THIRD_PARTY | STANDARD | CLICK | {"subprocess"}),
     "a script's first line": (
@@ -48,6 +60,17 @@ with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(S
 assert "Usage" in printed.getvalue(), printed.getvalue()
 """,
         (THIRD_PARTY | STANDARD) - {"uuid"},  # click imports it
+    ),
+    "a shell's completion of a command": ("stoker.cli.completion", COMPLETE.format(words="stoker ru", at=1), COMPLETED),
+    "a shell's completion of an option": (
+        "stoker.cli.completion",
+        COMPLETE.format(words="stoker plan --o", at=2),
+        COMPLETED,
+    ),
+    "a shell's completion of a stack": (
+        "stoker.cli.completion",
+        COMPLETE.format(words="stoker run --stack l", at=3),
+        COMPLETED,
     ),
     "a fork server": ("stoker.worker.forkserver", "import stoker.worker.forkserver", THIRD_PARTY | STANDARD | CLICK),
     "a worker": ("stoker.worker.worker", "import stoker.worker.worker", THIRD_PARTY | STANDARD | CLICK),

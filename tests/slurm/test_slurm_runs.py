@@ -51,6 +51,31 @@ def test_a_pipeline_runs_on_the_cluster(clustered: Any, cluster: Cluster) -> Non
     assert "cached" in again.stderr
 
 
+def test_a_script_that_was_migrated_runs_on_the_cluster(clustered: Any) -> None:
+    words = "#SBATCH -J ranks --ntasks=2 --mem=64M --time=5"
+    clustered.write({"ranks.slurm": f"#!/bin/bash\n{words}\nexport A=1\nsrun -l sh -c 'echo rank $SLURM_PROCID $A'\n"})
+    clustered.stoker("migrate", "ranks.slurm", "--write")
+    clustered.run("ranks.py", "--stack", "local")
+    said = clustered.stoker("logs", "last", "ranks").stdout
+    assert "rank 0 1" in said and "rank 1 1" in said
+
+
+def test_a_program_with_submitit_that_was_migrated_runs_on_the_cluster(clustered: Any) -> None:
+    program = """
+    import submitit
+
+    def add(a, b):
+        return a + b
+
+    executor = submitit.AutoExecutor(folder="logs")
+    executor.update_parameters(timeout_min=5, mem_gb=0.064)
+    print("got", [job.result() for job in executor.map_array(add, [1, 2], [3, 4])])
+    """
+    clustered.write({"add.py": program})
+    clustered.stoker("migrate", "add.py", "--write", "--output", "made.py")
+    assert "got [4, 6]" in clustered.run("made.py", "--stack", "local").stdout
+
+
 LONG = """
 import os, socket, time
 from stoker import context, pipeline, step

@@ -19,16 +19,16 @@ import click
 
 from stoker import stacks
 from stoker.backends.registry import BACKENDS
+from stoker.cli import target as targets
 from stoker.cli.output import json_option, paint, print_json, table
 from stoker.cli.plan import plan_first_call
-from stoker.cli.rerun import OPTIONS, Unparsed, command_line, help_for
+from stoker.cli.rerun import Unparsed, command_line, help_for
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import UsageError
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.questions import Questions, offline_reason
-from stoker.core.request import RunOption
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.images import engine as engines
@@ -45,13 +45,6 @@ from stoker.plan.planner import refuse
 from stoker.report.streams import echo, say
 from stoker.run.building import BUILT_ELSEWHERE, Builder, ImagePlace
 
-BUILD_OPTIONS: Final = (
-    *OPTIONS,
-    RunOption(name="push", value="REPOSITORY", help="push them there, such as ghcr.io/team/images"),
-    RunOption(name="render", help="build nothing: print what the stack's image builder would be told"),
-    RunOption(name="output", value="FOLDER", help="with --render: write that and the packed context there"),
-    RunOption(name="json", help="only JSON on stdout"),
-)
 SUMMARY: Final = (
     "Builds the images in which a pipeline's steps run. What was built from the same before is not built again."
 )
@@ -86,9 +79,9 @@ class OrderedImage:
 @click.command("build", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> int:
     """Build the images in which a pipeline's steps run."""
-    target, line, options = command_line(words, BUILD_OPTIONS)
+    target, line, options = command_line(words, targets.BUILD_OPTIONS)
     if target is None or options.get("help"):
-        echo(help_for(target, "build", BUILD_OPTIONS, SUMMARY))
+        echo(help_for(target, "build", targets.BUILD_OPTIONS, SUMMARY))
         return 0
     push, as_json, render = str(options.get("push") or ""), bool(options.get("json")), bool(options.get("render"))
     output = str(options.get("output") or "")

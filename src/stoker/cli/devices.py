@@ -15,7 +15,7 @@ from typing import Final, Iterable, Iterator, Mapping, Sequence
 import click
 
 from stoker import stacks
-from stoker.cli.output import coloured, json_option, paint, print_json, table
+from stoker.cli.output import coloured, completes, json_option, paint, print_json, table
 from stoker.client import Client
 from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import EXIT_INFRASTRUCTURE, UsageError
@@ -172,7 +172,13 @@ FIRST: Final = 0.5
 @click.option(
     "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two looks."
 )
-@click.option("--stack", "stack_name", metavar="NAME", help="Whose runs and nodes; the current stack's if not given.")
+@click.option(
+    "--stack",
+    "stack_name",
+    metavar="NAME",
+    help="Whose runs and nodes; the current stack's if not given.",
+    shell_complete=completes("stacks"),
+)
 @json_option
 def top(*, once: bool, interval: float, stack_name: str | None, as_json: bool) -> int:
     """Show devices, leases, running steps and what they use; on a terminal until q or Ctrl-C.

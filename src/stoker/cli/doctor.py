@@ -25,7 +25,7 @@ import click
 from stoker import stacks
 from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.registry import BACKENDS
-from stoker.cli.output import json_option, paint, print_json
+from stoker.cli.output import completes, json_option, paint, print_json
 from stoker.client.leftout import LeftOut, recently_left_out
 from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, NotFound, StokerError, UsageError, nearest
@@ -68,7 +68,13 @@ OLDEST_SQLITE: Final = (3, 24)
 
 
 @click.command("doctor")
-@click.option("--stack", "stack_name", metavar="NAME", help="Probe this stack's platforms and its artifact store.")
+@click.option(
+    "--stack",
+    "stack_name",
+    metavar="NAME",
+    help="Probe this stack's platforms and its artifact store.",
+    shell_complete=completes("stacks"),
+)
 @click.option(
     "--wait",
     "patience",

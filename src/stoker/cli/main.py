@@ -24,7 +24,7 @@ from stoker.core.errors import (
     StokerError,
     nearest,
 )
-from stoker.core.plugins import Registry
+from stoker.core.plugins import Registry, resolve
 from stoker.core.usercode import raised_by_user, replaced_functions, replaced_text, user_traceback
 from stoker.core.version import VERSION
 from stoker.core.words import shown
@@ -32,7 +32,11 @@ from stoker.report import streams
 from stoker.report.streams import echo, flush_or_drop, open_missing, say
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "run": ("stoker.cli.rerun:command", "run a pipeline of a file, as `python FILE` would"),
+    "init": ("stoker.cli.init:command", "make a small project that runs, with its test"),
+    "run": (
+        "stoker.cli.rerun:command",
+        "run a pipeline of a file, or the project's, as `python FILE` would",
+    ),
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
     "build": ("stoker.cli.build:command", "build the images in which a pipeline's steps run"),
     "image": ("stoker.cli.build:image", "look into an image without pulling it: CUDA, Python, frameworks, size"),
@@ -62,6 +66,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
     "explain": ("stoker.cli.doctor:explain", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
+    "config": ("stoker.cli.config:command", "print the JSON schema of stoker.toml, for an editor"),
+    "completion": ("stoker.cli.completion:command", "print the script by which bash, zsh or fish completes commands"),
     "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
     "secret": ("stoker.cli.secret:command", "keep values by name that are written down nowhere else"),
     "store": ("stoker.cli.store:store", "check the store: read every artifact, and set damaged ones aside"),
@@ -193,9 +199,21 @@ class Commands(click.Group):
         """The command that the first argument names; the error for an unknown one suggests the nearest."""
         if args and args[0].startswith("-"):
             raise click.NoSuchOption(args[0], possibilities=None, ctx=ctx)
+        if ctx.resilient_parsing and args[:1] in (["run"], ["plan"], ["build"]):
+            return args[0], resolve("stoker.cli.completion:file_command")(args[0]), args[1:]
         if args and args[0] not in PARTS:
             raise click.UsageError(f"there is no command '{args[0]}'{nearest(args[0], PARTS.names())}", ctx=ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The commands that begin so, by the table; options as click finds them."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        summaries = {name: summary for name, (_, summary) in COMMANDS.items()}
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=summaries.get(name)) for name in names]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the table, without importing the commands."""

@@ -1,4 +1,5 @@
-"""`stoker migrate PATH`: a file, or a whole project, of ZenML's or Metaflow's with Stoker's names.
+"""`stoker migrate PATH`: a file, or a whole project, of ZenML's or Metaflow's with Stoker's names; or a file for
+another scheduler as a pipeline, which `migrate.foreign` makes.
 
 How code is changed is `migrate.rewrite`, and of a folder `migrate.project`, which need the package libcst and are
 loaded here only.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from stoker.migrate.names import MigrationNote
     from stoker.migrate.project import PipelineCall, ProjectFile
     from stoker.migrate.rewrite import Migration
+    from stoker.migrate.scripts import Translation
 
 _LARGEST: Final = 4 * 2**20
 """Bytes of a file that is looked into: notebooks with pictures are this large."""
@@ -43,9 +45,13 @@ _ROOTS: Final = ("run.py", "requirements.txt", "pyproject.toml", "setup.py", "sr
 @click.option("--write", is_flag=True, help="Change the files. Without it the changes are only shown.")
 @click.option("--diff", is_flag=True, help="Show the changes, with --write, --json and for a folder, too.")
 @click.option("--plan/--no-plan", default=True, help="For a folder: plan its pipelines once it is migrated.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="The Python file that --write makes.")
 @json_option
-def command(*, file: Path, write: bool, diff: bool, plan: bool, as_json: bool) -> int:
+def command(*, file: Path, write: bool, diff: bool, plan: bool, output: Path | None, as_json: bool) -> int:
     """Rewrite a file, or all files of a folder, from ZenML or Metaflow to Stoker.
+
+    An sbatch script, a program that uses submitit and a task of SkyPilot's become a Python file with a pipeline, which
+    --write puts beside them.
 
     Shows what would change, and says of which lines somebody has to look after. With --write each file is replaced as a
     whole, or not at all; then the pipelines of a folder are planned, each with values of the right types. Ends with 1
@@ -54,6 +60,9 @@ def command(*, file: Path, write: bool, diff: bool, plan: bool, as_json: bool) -
     if file.is_dir():
         return _migrate_folder(file, write=write, diff=diff, plan=plan, as_json=as_json)
     source = _read(file)
+    translation: Translation | None = resolve("stoker.migrate.foreign:translation_of")(source, str(file))
+    if translation is not None:
+        return _translated(file, translation, output, write=write, as_json=as_json)
     migration: Migration = resolve("stoker.migrate.rewrite:migrate_file", extra="migrate")(source, str(file))
     changed = migration.before != migration.after
     if write and changed:
@@ -63,6 +72,36 @@ def command(*, file: Path, write: bool, diff: bool, plan: bool, as_json: bool) -
     else:
         _show(file, migration, write=write, diff=diff)
     return EXIT_FAILED if migration.by_hand else EXIT_SUCCEEDED
+
+
+def _translated(file: Path, made: Translation, output: Path | None, *, write: bool, as_json: bool) -> int:
+    """Show or write the pipeline that a file for another scheduler becomes, and say what it does not carry."""
+    target = output or file.with_suffix(".py")
+    if write:
+        try:
+            with target.open("x", encoding="utf-8") as stream:
+                stream.write(made.text)
+        except FileExistsError:
+            fix = f"stoker migrate {file} --write --output FILE"
+            raise UsageError("there is such a file already", where=str(target), fix=fix) from None
+        except OSError as error:
+            raise UsageError(f"cannot be written: {error.strerror or error}", where=str(target)) from error
+    left = sum(note.level == "by hand" for note in made.notes)
+    if as_json:
+        notes = [_note(note) for note in made.notes]
+        print_json({"file": str(file), "from": [made.framework], "written": write, "notes": notes, "text": made.text})
+    else:
+        if not write:
+            echo(made.text.rstrip("\n"))
+        for note in sorted(made.notes, key=lambda one: one.line):
+            say(f"{file}:{note.line}: {note.level}: {note.name}: {note.message}")
+        done = f"written from {made.framework}; `stoker plan {target}` shows it" if write else "--write writes it"
+        say(f"{target}: {done}; {left or 'nothing'} left to do by hand")
+    return EXIT_FAILED if left else EXIT_SUCCEEDED
+
+
+def _note(note: MigrationNote) -> dict[str, Any]:
+    return {"line": note.line, "level": note.level, "name": note.name, "told": note.message}
 
 
 @attrs.frozen(kw_only=True)
@@ -137,10 +176,7 @@ def _folder_document(
                 "from": list(one.frameworks),
                 "changed": one.changed,
                 "written": written and one.changed,
-                "notes": [
-                    {"line": note.line, "level": note.level, "name": note.name, "told": note.message}
-                    for note in one.notes
-                ],
+                "notes": [_note(note) for note in one.notes],
                 **({"diff": _difference(one.path, one.before, one.after)} if diff else {}),
             }
             for one in files

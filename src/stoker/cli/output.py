@@ -15,6 +15,7 @@ import click
 
 from stoker.client import Client
 from stoker.core.errors import EXIT_USAGE
+from stoker.core.plugins import resolve
 from stoker.core.printable import printable, printable_json
 from stoker.report.streams import echo, painted
 
@@ -144,9 +145,21 @@ def stack_option(command: F) -> F:
         return Client(value)
 
     help_text = "Whose store to look into; the current stack's if not given."
-    return click.option("--stack", "client", metavar="NAME", callback=client, help=help_text)(command)
+    option = click.option(
+        "--stack", "client", metavar="NAME", callback=client, help=help_text, shell_complete=completes("stacks")
+    )
+    return option(command)
 
 
 def run_argument(command: F) -> F:
     """RUN: a run's id, the beginning of one, or "latest" or "last" for the newest run."""
-    return click.argument("run_id", metavar="RUN")(command)
+    return click.argument("run_id", metavar="RUN", shell_complete=completes("runs"))(command)
+
+
+def completes(what: str) -> Callable[..., Any]:
+    """What completes a value in a shell: a function of `cli.completion`, which is imported then."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        return resolve(f"stoker.cli.completion:{what}")(ctx, param, incomplete)
+
+    return complete

@@ -17,14 +17,14 @@ from stoker import stacks
 from stoker.backends.registry import BACKENDS
 from stoker.cli import target as targets
 from stoker.cli.output import paint, print_json
-from stoker.cli.rerun import OPTIONS, Unparsed, command_line, help_for
+from stoker.cli.rerun import Unparsed, command_line, help_for
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT, StokerError, UsageError, nearest
 from stoker.core.lock import Lock
 from stoker.core.plan import Plan, StepPlan, lookup_text, reporter_of, uses_cache, without_secrets
 from stoker.core.proof import proof_text
-from stoker.core.request import RunOption, RunRequest
+from stoker.core.request import RunRequest
 from stoker.core.resources import describe
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.settings import Retry, StepSettings
@@ -42,26 +42,6 @@ from stoker.run.program import Program
 from stoker.run.rendering import RenderedStep
 from stoker.run.session import Session
 
-PLAN_OPTIONS: Final = (
-    *OPTIONS,
-    RunOption(name="explain", help="every setting, and where it comes from"),
-    RunOption(
-        name="render",
-        value="STEP",
-        optional=True,
-        help="also what would be sent for each step, or for STEP alone: Dockerfiles, requests, messages",
-    ),
-    RunOption(
-        name="lock",
-        value="FILE",
-        optional=True,
-        help="also the exact packages that images would get; with FILE, such as stoker.lock, write them there",
-    ),
-    RunOption(name="where", help="also what each stack could give each step, and at what price an hour"),
-    RunOption(name="upgrade", help="look for newer packages than those of the lock"),
-    RunOption(name="offline", help="ask nothing of an index, registry, cluster or cloud; what was remembered counts"),
-    RunOption(name="json", help="the plan as JSON on stdout"),
-)
 SUMMARY: Final = (
     "Shows what a run would do: each step's settings, backend and inputs, and what the backends say of them."
 )
@@ -72,9 +52,9 @@ _LONGEST: Final = 60
 @click.command("plan", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> int:
     """Show what a run would do, and with which settings, without running it."""
-    target, line, options = command_line(words, PLAN_OPTIONS)
+    target, line, options = command_line(words, targets.PLAN_OPTIONS)
     if target is None or options.get("help"):
-        echo(help_for(target, "plan", PLAN_OPTIONS, SUMMARY))
+        echo(help_for(target, "plan", targets.PLAN_OPTIONS, SUMMARY))
         return 0
     as_json = bool(options.get("json"))
     with _first_call(target, line) as (pipeline, arguments, request):

@@ -30,24 +30,9 @@ from stoker.run.firing import RUN_ID
 from stoker.run.left import end_recorded_jobs, names, recorded_jobs
 from stoker.store.store import Store
 
-CI: Final = (
-    RunOption(name="junit", value="FILE", help="for CI: write the steps as test cases into a JUnit file"),
-    RunOption(
-        name="summary",
-        value="FILE",
-        optional=True,
-        help="for CI: write a summary in Markdown, to $GITHUB_STEP_SUMMARY where there is one, else to stdout",
-    ),
-    RunOption(
-        name="compare",
-        value="BRANCH",
-        help="say how the run differs from the last one of its pipeline that succeeded on this branch, such as main",
-    ),
-)
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 """The variable with the file of a job's summary:
 https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands#adding-a-job-summary"""
-OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
 USAGE: Final = "[OPTIONS] FILE[:PIPELINE] [PARAMETERS]"
 
 
@@ -67,15 +52,14 @@ def command_line(
     """(the file, None if none is named; the command line for its program; the command's own options)."""
     options, rest = commandline.split(words, (*extra, HELP))
     before, rest = _before_the_file(rest)
-    if rest and rest[0].startswith("-"):
-        pipeline = next((word for word in rest if word.endswith(".py")), "FILE")
-        raise UsageError(f"{rest[0]} stands before the file", fix=f"write {pipeline} {rest[0]} …")
     pipeline = options.get("pipeline", "")
-    if not rest:
-        if pipeline or not options.get("help"):
-            name = click.get_current_context().info_name or "run"
-            raise UsageError("no file is named", fix=f"write `stoker {name} train.py`, for example")
+    if not rest and options.get("help") and not pipeline:
         return None, CommandLine(), options
+    if not rest or rest[0].startswith("-"):
+        named = next((word for word in rest if word.partition(":")[0].endswith(".py")), "")
+        if named:
+            raise UsageError(f"{rest[0]} stands before the file", fix=f"write {named} {rest[0]} …")
+        rest = [targets.usual(click.get_current_context().info_name or "run"), *rest]
     target = targets.parse(rest[0], pipeline)
     return target, CommandLine(words=[*before, *rest[1:]], before=len(before), wanted=target.pipeline), options
 
@@ -105,14 +89,14 @@ def help_for(target: targets.ProgramFile | None, verb: str, extra: tuple[RunOpti
 @click.command("run", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> None:
     """Run a pipeline of a file, as `python FILE` would."""
-    accepted = (*OPTIONS, *CI)
+    accepted = targets.FILE_COMMANDS["run"]
     target, line, options = command_line(words, accepted)
     if target is None or options.get("help"):
         summary = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
         echo(help_for(target, "run", accepted, summary))
         return
     line.run_id = os.environ.pop(RUN_ID, "")
-    reporting = any(option.name in options for option in CI) or bool(os.environ.get(SUMMARY))
+    reporting = any(option.name in options for option in targets.CI) or bool(os.environ.get(SUMMARY))
     report = _reported(line, options, target.text) if reporting else contextlib.nullcontext()
     with report, targets.execute(target, line) as main:
         if not line.calls:
@@ -127,7 +111,7 @@ def _reported(line: CommandLine, options: Mapping[str, Any], name: str) -> Itera
 
     ids: list[str] = []
     line.began = ids.append
-    line.taken = [option.name for option in CI if option.name in options]
+    line.taken = [option.name for option in targets.CI if option.name in options]
     problem: BaseException | None = None
     try:
         yield

@@ -11,13 +11,18 @@ import attrs
 import click
 
 from stoker import stacks
-from stoker.cli.output import json_option, print_json, table, when
+from stoker.cli.output import completes, json_option, print_json, table, when
 from stoker.client.namedsecrets import PLACES, VALUE, NamedSecrets, checked_name
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError, UsageError
 from stoker.report.streams import echo, say
 
-_STACK = click.option("--stack", metavar="NAME", help="Whose secrets; the current stack's if not given.")
+_STACK = click.option(
+    "--stack",
+    metavar="NAME",
+    help="Whose secrets; the current stack's if not given.",
+    shell_complete=completes("stacks"),
+)
 _FIX = "leave it out to be asked, or give it with - (stdin) or --file PATH"
 
 

@@ -14,10 +14,11 @@ from typing import Any, Final, Iterator
 
 import attrs
 
+from stoker import stacks
 from stoker.cli.output import ScriptFailed
 from stoker.core import request
 from stoker.core.errors import SettingsError, StokerError, UsageError, nearest
-from stoker.core.request import NotTheDriver
+from stoker.core.request import NotTheDriver, RunOption
 from stoker.core.standins import METAFLOW, ZENML
 from stoker.core.usercode import raised_by_user, user_traceback
 from stoker.pipelines.scripts import line_of_settings
@@ -32,6 +33,52 @@ _ELSEWHERE: Final = {
     "kfp": "docs/guide/kubeflow.md says what each word of KFP becomes",
 }
 """A framework whose programs people bring, which a file imports and this Python lacks → what to do."""
+
+
+OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
+CI: Final = (
+    RunOption(name="junit", value="FILE", help="for CI: write the steps as test cases into a JUnit file"),
+    RunOption(
+        name="summary",
+        value="FILE",
+        optional=True,
+        help="for CI: write a summary in Markdown, to $GITHUB_STEP_SUMMARY where there is one, else to stdout",
+    ),
+    RunOption(
+        name="compare",
+        value="BRANCH",
+        help="say how the run differs from the last one of its pipeline that succeeded on this branch, such as main",
+    ),
+)
+PLAN_OPTIONS: Final = (
+    *OPTIONS,
+    RunOption(name="explain", help="every setting, and where it comes from"),
+    RunOption(
+        name="render",
+        value="STEP",
+        optional=True,
+        help="also what would be sent for each step, or for STEP alone: Dockerfiles, requests, messages",
+    ),
+    RunOption(
+        name="lock",
+        value="FILE",
+        optional=True,
+        help="also the exact packages that images would get; with FILE, such as stoker.lock, write them there",
+    ),
+    RunOption(name="where", help="also what each stack could give each step, and at what price an hour"),
+    RunOption(name="upgrade", help="look for newer packages than those of the lock"),
+    RunOption(name="offline", help="ask nothing of an index, registry, cluster or cloud; what was remembered counts"),
+    RunOption(name="json", help="the plan as JSON on stdout"),
+)
+BUILD_OPTIONS: Final = (
+    *OPTIONS,
+    RunOption(name="push", value="REPOSITORY", help="push them there, such as ghcr.io/team/images"),
+    RunOption(name="render", help="build nothing: print what the stack's image builder would be told"),
+    RunOption(name="output", value="FOLDER", help="with --render: write that and the packed context there"),
+    RunOption(name="json", help="only JSON on stdout"),
+)
+FILE_COMMANDS: Final = {"run": (*OPTIONS, *CI), "plan": PLAN_OPTIONS, "build": BUILD_OPTIONS}
+"""The commands that take FILE, whose own words click does not parse → their options besides those of every run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +115,43 @@ def parse(text: str, pipeline: str = "") -> ProgramFile:
     else:
         target = _parse_module(text)
     return attrs.evolve(target, pipeline=pipeline, text=text)
+
+
+def usual(command: str) -> str:
+    """The file that is meant where none is named: the one of `[run]` in `stoker.toml`, or the only one here that has a
+    pipeline or a flow."""
+    named, where = stacks.usual_pipeline()
+    if named:
+        if not os.path.isfile(named) and not os.path.isfile(named.rpartition(":")[0]):
+            raise UsageError(f"there is no file {named}", where=where, fix="name the file of the pipeline")
+        return os.path.relpath(named)
+    found = [path.name for path in sorted(Path().glob("*.py")) if _has_program(path)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        fix = f"write `stoker {command} train.py`, for example; `stoker init` makes a project"
+        raise UsageError("no file is named, and no file here has a pipeline", fix=fix)
+    fix = f'write `stoker {command} {found[0]}`, or pipeline = "{found[0]}" below [run] in {stacks.FILE}'
+    raise UsageError(f"no file is named, and several have a pipeline: {', '.join(found)}", fix=fix)
+
+
+def _has_program(path: Path) -> bool:
+    """Whether a file defines a pipeline or a flow, by its text."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any(_last_name(base) == "FlowSpec" for base in node.bases):
+            return True
+        if isinstance(node, ast.FunctionDef) and any(_last_name(one) == "pipeline" for one in node.decorator_list):
+            return True
+    return False
+
+
+def _last_name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def load(target: ProgramFile) -> ModuleType:

@@ -173,8 +173,11 @@ class StepSettings:
     isolation: Isolation = "warm"
     """"fresh" runs the step in a new process, "warm" in one that may have run others."""
     accelerator_policy: AcceleratorPolicy = "require"
+    """"prefer" runs the step on the CPU where its accelerators are missing."""
     health_check: HealthCheck = "off"
+    """"quick": devices do some seconds of work before a run's first step on them."""
     on_idle_gpu: OnIdle = "warn"
+    """What happens to a step whose devices stay idle."""
     monitor: Monitor = WATCHED
     track: tuple[str, ...] = ()
     """Those of `TRACKED` whose own calls are logged as metrics, too."""
@@ -194,7 +197,9 @@ class PipelineSettings:
     """Everything asked for a run as a whole, all layers merged."""
 
     failure_mode: FailureMode = "fail_fast"
+    """What a failed step means for the others: "continue" goes on with those that do not depend on it."""
     on_hangup: OnHangup = "stop"
+    """What a lost terminal means: the run stops, or goes on by itself."""
     max_parallel: int | None = None
     """How many steps run at once on each backend; None is as many as fit."""
     require_proof: bool = False

@@ -1,0 +1,94 @@
+"""The JSON schema of `stoker.toml`: current, complete, and no stricter than what reads the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+import jsonschema
+import pytest
+
+from stoker.cli import config, init
+from stoker.core.settings import COMPONENTS
+from stoker.settings.options import OPTIONS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DOCS = Path(__file__).parents[2] / "docs"
+GOLDEN = DOCS / "stoker.schema.json"
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return config.schema()
+
+
+def test_the_committed_one_is_current(schema: dict[str, Any]) -> None:
+    text = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8"), "UPDATE_GOLDEN=1 writes it"
+
+
+def test_the_options_are_those_of_the_page(schema: dict[str, Any]) -> None:
+    page = (DOCS / "guide" / "settings.md").read_text(encoding="utf-8")
+    section = page.partition("## Every option")[2].partition("These can only be written in Python")[0]
+    named = set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+    assert named | {"step_operator"} == set(schema["definitions"]["settings"]["properties"])
+    assert named | {"step_operator"} == {*OPTIONS, *COMPONENTS}
+
+
+def test_every_key_says_what_it_means(schema: dict[str, Any]) -> None:
+    bare = [
+        f"{name}.{key}"
+        for name, one in schema["definitions"].items()
+        for key, value in one.get("properties", {}).items()
+        if not value.get("description")
+    ]
+    assert bare == []
+
+
+def stack_files() -> Iterator[tuple[str, str]]:
+    """Whole files of stacks on the pages, and those that a new project gets."""
+    for page in sorted(DOCS.rglob("*.md")):
+        for number, text in enumerate(re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)):
+            if "flavor" in text and "[stacks." in text and "[[" not in text:
+                yield f"{page.stem}-{number}", text
+    for where in init.places():
+        yield f"init-{where}", init.stack_text(where)
+
+
+SHOWN = dict(stack_files())
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_the_pages_show_is_valid(name: str, schema: dict[str, Any]) -> None:
+    jsonschema.validate(tomllib.loads(SHOWN[name]), schema, jsonschema.Draft7Validator)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stak = 'a'",
+        "[stacks.a]\norchestrater = 'local'",
+        "[stacks.a.orchestrator]\nflavor = 'slurm'\npartitoin = 'gpu'",
+        "[stacks.a.orchestrator]\nflavor = 'slurm'\nexclusive = [1]",
+        "[stacks.a.settings]\nisolation = 'cold'",
+        "[stacks.a.settings.resources]\ngpus = 1",
+        "[run]\npipelin = 'a.py'",
+    ],
+)
+def test_a_mistake_is_none(text: str, schema: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tomllib.loads(text), schema, jsonschema.Draft7Validator)
+
+
+def test_the_command_prints_it(project: Any, schema: dict[str, Any]) -> None:
+    assert json.loads(project.stoker("config", "schema").stdout) == json.loads(json.dumps(schema))
