@@ -46,7 +46,7 @@ class ArtifactUse:
     """Whether the run was given it by its name; else the step took it from the step that made it."""
 
 
-class _Named:
+class _NamedVersion:
     """What a version of an artifact and one of a model have: a time, tags and metadata."""
 
     _KIND: ClassVar[Kind]
@@ -83,7 +83,7 @@ class _Named:
         self._store.registry.set_facts(self._KIND, self.name, self.version, metadata)
 
 
-class ArtifactVersion(_Named, Output):
+class ArtifactVersion(_NamedVersion, Output):
     """A version of a named artifact: an output with a name beyond its run, or a value saved outside of runs."""
 
     _KIND: ClassVar[Kind] = "artifact"
@@ -181,7 +181,7 @@ class ArtifactVersion(_Named, Output):
         return f"<ArtifactVersion '{self.name}' {self.version}: {self.type}, {memory_text(self.size)}>"
 
 
-class ModelVersion(_Named):
+class ModelVersion(_NamedVersion):
     """A version of a model: a group of artifacts with metadata, a stage, and the runs that made and used it."""
 
     _KIND: ClassVar[Kind] = "model"

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import signal
+import sys
 import threading
 from collections.abc import Mapping as AnyMapping
 from numbers import Real
@@ -149,12 +150,12 @@ def _series(value: Any) -> Preview:
 
 def _figure(value: Any) -> Preview:
     """A matplotlib figure as a PNG of a page's size; the figure stays as it is."""
-    from matplotlib import rc_context
-
     width, height = value.get_size_inches()
     buffer = io.BytesIO()
     # A line of 100,000 points is drawn in 0.1 s with the points left out that nobody could see, and else in a second.
-    with rc_context({"path.simplify": True, "path.simplify_threshold": 1.0, "agg.path.chunksize": 5000}):
+    with sys.modules["matplotlib"].rc_context(
+        {"path.simplify": True, "path.simplify_threshold": 1.0, "agg.path.chunksize": 5000}
+    ):
         value.savefig(buffer, format="png", dpi=min(100.0, _PIXELS / max(width, height)))
     return Preview(picture=Picture(media="image/png", data=buffer.getvalue()))
 
