@@ -356,8 +356,9 @@ class Database:
             version = cursor.fetchone()[0] or 0
             self._refuse_newer(version)
             for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-                for statement in statements:
-                    cursor.execute(self.sql(statement))
+                for statement in map(self.sql, statements):
+                    if not statement.startswith("--"):
+                        cursor.execute(statement)
                 cursor.execute(self.sql("INSERT INTO stoker_schema VALUES (?, ?)"), (number, time.time()))
 
     def _version(self) -> int:
