@@ -21,6 +21,7 @@ from stoker.store import artifacts, check
 from stoker.store import database as database_module
 from stoker.store.batch import RowBatch
 from stoker.store.database import Database
+from stoker.store.moving import tables
 from stoker.store.records import Records
 from stoker.store.registry import LoggedFacts, Names, Registration
 from stoker.store.rows import CacheRow, RecipeRow, RungRow, RunRow
@@ -674,16 +675,16 @@ def test_a_store_that_may_only_be_read(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_store_of_before_is_migrated(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     first = next(number for number, statements in enumerate(MIGRATIONS) if "artifact_names" in statements[0])
-    tables = [words.split()[2] for words in MIGRATIONS[first] if words.startswith("CREATE TABLE")]
-    assert "artifacts" in tables
-    for table in tables:
+    for table in (*tables(), "stoker_schema"):
         database.change(f"DROP TABLE {table}")
-    database.change(database.sql("DELETE FROM stoker_schema WHERE version > ?"), (first,))
-    records = Records(database)
-    records.create_run(RunRow(id="r1", pipeline="p", created=1.0))
     database.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(database_module, "MIGRATIONS", MIGRATIONS[:first])
+        before = Database(database.uri)
+        before.change("INSERT INTO plans (run_id, plan) VALUES ('r1', 'kept')")
+        before.close()
     opened = Database(database.uri)
     names = Names(opened)
-    assert Records(opened).run("r1").pipeline == "p" and names.artifacts() == names.models() == []
+    assert Records(opened).plan("r1") == "kept" and names.artifacts() == names.models() == []
     assert names.save("n", value()).version == 1
     opened.close()
