@@ -14,7 +14,7 @@ from stoker.cli import target as targets
 from stoker.cli.rerun import Unparsed
 from stoker.client import Client
 from stoker.core.errors import UsageError
-from stoker.core.registry import checked_name
+from stoker.core.registry import HIGHEST, checked_name
 from stoker.core.request import RunOption
 from stoker.core.units import duration
 from stoker.core.values import frozen
@@ -137,11 +137,11 @@ class VersionWatch:
         self._source = source
         self._stack = stack
         self._expires = expires
-        self._done: set[str] = set()
         newest = max((place for place, *_ in watched.seen(client, 0)), default=0)
-        schedules = Schedules(client.store.records.database)
-        self.beginning = int(schedules.begin(source, str(newest), now=time.time()))
+        self._schedules = Schedules(client.store.records.database)
+        self.beginning = int(self._schedules.begin(source, str(newest), now=time.time()))
         """The place behind which versions start a run."""
+        self._done = {row.occasion for row in self._schedules.firings(source, limit=HIGHEST) if row.is_settled}
 
     def look(self) -> Iterator[int]:
         """Start a run for each version that none was started for; the runs' exit codes."""
@@ -152,8 +152,10 @@ class VersionWatch:
             run = Command(file=self._file, words=words, folder=os.getcwd(), stack=self._stack)
             starter = FiringStarter(self._client.store, run.start, expires=self._expires)
             firing = starter.claim(self._source, occasion, moment)
-            if firing is None:
-                continue  # somebody else's, who may die yet
+            if firing is None:  # somebody else's, who may die yet
+                other = self._schedules.firing(self._source, occasion)
+                self._done |= {occasion} if other is not None and other.is_settled else set()
+                continue
             sentence, code = starter.begin(firing)
             self._done.add(occasion)
             say(sentence)

@@ -112,6 +112,11 @@ class FiringRow:
     """Why no run was started."""
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nobody will start its run any more."""
+        return self.state not in ("claimed", "waiting")
+
+    @property
     def words(self) -> str:
         """What started the run, as a person reads it."""
         kind, _, name = self.source.partition(":")
@@ -174,7 +179,7 @@ class Schedules:
             raise UsageError(f"the schedule or watch '{firing.source}' was removed meanwhile")
         if row.owner == firing.owner:  # the statement may have been executed twice
             return row
-        if row.state not in ("claimed", "waiting") or row.changed > firing.changed - expires:
+        if row.is_settled or row.changed > firing.changed - expires:
             return None
         if self._database.row(self._sql["has_run"], (row.run_id,)) is not None:
             return None
