@@ -143,7 +143,7 @@ class TrialEnd:
 
 
 @define(kw_only=True)
-class Trial:
+class OpenTrial:
     """A trial that has not ended."""
 
     attempt: int = 0
@@ -167,7 +167,7 @@ class SweepState:
         self.asked: list[Params] = []
         self.ended: dict[int, TrialEnd] = {}
         # Trials that have not ended.
-        self.trials: dict[int, Trial] = {}
+        self.trials: dict[int, OpenTrial] = {}
         # Steps at which trials are compared → trial → its value there.
         self.rungs: dict[int, dict[int, float]] = {}
         self.halted: set[int] = set()
@@ -180,7 +180,7 @@ class SweepState:
     def ask(self, recorded: Params | None = None) -> Params:
         """Begin the next trial."""
         params = self.sampler.ask(len(self.asked), recorded)
-        self.trials[len(self.asked)] = Trial()
+        self.trials[len(self.asked)] = OpenTrial()
         self.asked.append(params)
         return params
 
@@ -194,7 +194,7 @@ class SweepState:
     def try_again(self, indices: Iterable[int]) -> None:
         """Begin trials again that have failed."""
         for index in indices:
-            self.trials[index] = Trial(cost=self.ended.pop(index).cost)
+            self.trials[index] = OpenTrial(cost=self.ended.pop(index).cost)
             self.sampler.ask(index, self.asked[index])
 
     def compare(self, index: int, steps: int, value: float, *, halt: bool) -> None:
