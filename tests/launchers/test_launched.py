@@ -132,7 +132,7 @@ TORCHRUN = [
         Torchrun(nnodes="1:4", max_restarts=3),
         SECOND,
         (
-            "--nnodes=1:4 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:4001 --rdzv-id=r1"
+            "--nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:4001 --rdzv-id=r1"
             " --rdzv-conf=is_host=false --max-restarts=3 --local-addr=10.0.0.2"
         ),
     ),

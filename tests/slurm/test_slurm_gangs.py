@@ -27,6 +27,7 @@ from stoker.config import Accelerate, ResourceSettings, Torchrun
 HOW = {
     "torchrun": Torchrun(nproc_per_node=2, outputs="all"),
     "accelerate": Accelerate(cpu=True, num_processes=4, outputs="all"),
+    "elastic": Torchrun(nproc_per_node=2, nnodes="1:2", max_restarts=1, outputs="all"),
 }[sys.argv[1] if __name__ == "__main__" else "torchrun"]
 
 @step(resources=ResourceSettings(nodes=2, gpu_count=2, cpu_count=2), launch=HOW, cache=False)
@@ -39,6 +40,10 @@ def train() -> dict:
     loss.backward()
     total = torch.tensor([context.rank])
     dist.all_reduce(total)
+    if context.rank == 3 and os.environ["TORCHELASTIC_MAX_RESTARTS"] == "1":
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ConnectionError("once")
+    dist.barrier()
     dist.destroy_process_group()
     print("rank", context.rank, "on node", context.node)
     return {
@@ -60,7 +65,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("accelerate", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", *(pytest.param(one, marks=pytest.mark.long) for one in ("accelerate", "elastic"))]
+)
 def test_two_nodes_train_with_two_ranks_each(clustered: Any, cluster: Cluster, launcher: str) -> None:
     clustered.write({"train.py": TRAIN})
     done = clustered.run("train.py", launcher, env={"STOKER_SIMULATE": "4xV100"}, timeout=240)

@@ -84,7 +84,8 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
     values = {name: value for name, value in arguments.items() if value is not None}
     # On one node the c10d store finds a free port. `--standalone` would overwrite the id.
     values.pop("standalone", None)
-    values["nnodes"] = values.get("nnodes", node.nodes)
+    # Not a range that the person gave: nodes that may begin without the others make worlds of their own.
+    values["nnodes"] = node.nodes
     values["nproc_per_node"] = node.processes
     values["rdzv_id"] = node.rendezvous
     port = values.pop("master_port", node.port)

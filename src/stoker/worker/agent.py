@@ -46,6 +46,7 @@ from stoker.core.status import (
     NODE_LOST,
     NOT_STARTED,
     RENDEZVOUS,
+    WRONG_WORLD,
 )
 from stoker.core.words import bounded, dashed_name, time_text
 from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
@@ -795,9 +796,12 @@ def _result_of_all(
     if len(results) < node.nodes:
         message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
         return StepResult(ok=False, cause=NODE_LOST, error=StepError(message=message))
-    results.sort(
-        key=lambda result: min(map(int, result.rank_peaks), default=0)
-    )  # a launcher may have numbered the nodes
+    numbers = [rank for result in results for rank in result.rank_peaks]
+    if len(numbers) > len({*numbers}):
+        message = f"two of {node.nodes} nodes have the same ranks: they are worlds of their own"
+        return StepResult(ok=False, cause=WRONG_WORLD, error=StepError(message=message))
+    # By their ranks: a launcher may have numbered the nodes.
+    results.sort(key=lambda result: min(map(int, result.rank_peaks), default=0))
     return attrs.evolve(head, outputs=results[0].outputs if launch.outputs == "main" else _join_outputs(results, blobs))
 
 
