@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from stoker.core.protocol import Operation, RankEvidence, StepError
+from stoker.launchers.base import Place
 from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import evidence
 from stoker.worker.blame import Verdict, ordinal, verdict
@@ -278,7 +279,7 @@ def test_a_world_of_jax_with_ranks_that_nobody_started(tmp_path: Any, monkeypatc
         "    return num_processes\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    watch(LAUNCHERS.load("command"), 2)
+    watch(LAUNCHERS.load("command"), Place(world_size=2, local_world_size=2))
     jax = importlib.import_module("jax._src.distributed")
     try:
         with pytest.raises(WrongWorld, match=r"initialize is called for a world that has 3 ranks here, and 2 were"):
