@@ -453,6 +453,7 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
     "hooks": (
         """
         from zenml import get_step_context, log_metadata
+        from zenml.steps import StepContext
 
         class Refused(ValueError):
             def __init__(self, what: str, code: int):
@@ -464,8 +465,8 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
             log_metadata({"told": told})
             write([*told, context.step_run.name, context.pipeline.name])
 
-        def succeeded() -> None:
-            write(["succeeded", get_step_context().step_name])
+        def succeeded(context: "StepContext") -> None:
+            write(["succeeded", context.step_name])
 
         def write(told: list) -> None:
             with open("hooks.txt", "a") as file:

@@ -43,13 +43,13 @@ def move_configuration(source: bytes, where: str) -> Moved:
     if not isinstance(root, yaml.MappingNode):
         return Moved(before=source, after=source)
     keys = {key.value for key, _ in root.value}
-    moving = _Moving(text)
+    edits = _ConfigurationEdits(text)
     if keys <= _KNOWN | _OTHER.keys():
-        moving.options(root, step=False)
-    return Moved(before=source, after=moving.result().encode("utf-8"), notes=sorted(moving.notes, key=_line))
+        edits.options(root, step=False)
+    return Moved(before=source, after=edits.result().encode("utf-8"), notes=sorted(edits.notes, key=_line))
 
 
-class _Moving:
+class _ConfigurationEdits:
     """The edits of one file, by where they are in its text."""
 
     def __init__(self, text: str) -> None:

@@ -11,7 +11,6 @@ import inspect
 from typing import Any, Callable, Final
 
 from stoker.core.errors import UsageError
-from stoker.core.plugins import resolve
 from stoker.core.protocol import HookFacts
 from stoker.worker.context import enter
 
@@ -52,9 +51,11 @@ def call(hook: Callable[..., Any], facts: HookFacts) -> None:
     with enter({"run": facts.run, "key": facts.step, "attempt": IN_HOOK}):
         given: dict[str, Any] = {}
         for name, parameter in inspect.signature(hook).parameters.items():
-            kind = getattr(parameter.annotation, "__name__", str(parameter.annotation))
-            if kind.endswith("StepContext"):
-                given[name] = resolve("stoker.integrations.zenml.parts.context:StepContext")()
+            kind = parameter.annotation
+            if isinstance(kind, str):
+                kind = getattr(hook, "__globals__", {}).get(kind)
+            if getattr(kind, "__name__", "") == "StepContext":
+                given[name] = kind()
             elif facts.status != "succeeded" and parameter.kind not in _VARIADIC:
                 given[name] = exception_of(facts)
         hook(**given)
