@@ -24,7 +24,7 @@ MOST: Mapping[str, int] = {
     "lines of code": 115_150,
     # the same; a table of distributed failures, each of them made to happen; idioms of ZenML's
     "lines of tests": 116_300,
-    "longest file": 870,
+    "longest file": 920,  # the agent of a node: what ranks that start again cost, and nodes that a launcher numbers
     "untyped mappings": 2_075,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
