@@ -17,15 +17,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    # stoker init, completion and schema; sbatch, submitit, SkyPilot as steps; schedules and CI; proofs of stacks
-    "modules": 626,
-    # The same; secrets, artifacts and models by name and their pages; ZenML's names; what a driver reports of a
-    # step's devices, and slices of them.
-    "lines of code": 115_150,
-    # the same; a table of distributed failures, each of them made to happen; idioms of ZenML's
-    "lines of tests": 116_300,
-    "longest file": 920,  # the agent of a node: what ranks that start again cost, and nodes that a launcher numbers
-    "untyped mappings": 2_075,  # the documents of secrets, artifacts and models by name; arguments as ZenML has them
+    # stoker init, completion, schema; jobs of sbatch, submitit, SkyPilot as steps; schedules, CI; sweeps; proofs of stacks
+    "modules": 636,
+    # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
+    "lines of code": 117_300,
+    "lines of tests": 118_200,  # a driver that lies well, from end to end; storms of sweeps, schedules and watchers
+    "longest file": 914,  # the agent of a node, which counts what failures cost
+    "untyped mappings": 2_110,  # jobs of others, as their files have them
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")
