@@ -1,4 +1,7 @@
-"""Every row of the table of distributed failures, as a user's code makes it happen: its cause, rank and words."""
+"""Every row of the table of distributed failures, as a user's code makes it happen: its cause, rank and words.
+
+Sixty steps of several ranks take six minutes: `make test` has some of each kind, `make test-all` has all.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,25 @@ from tests.distributed.failures import FAILURES, MARK, Failure, script, table, t
 from tests.engine.conftest import Lab
 
 GROUPS = {group: list(rows) for group, rows in itertools.groupby(FAILURES, lambda row: row.group)}
+ALWAYS = frozenset(
+    {
+        *("uneven", "uneven_ddp", "sizes", "order", "slow_data", "stuck_data", "unpicklable", "functional"),
+        *("never_joins", "other_size", "same_rank", "busy_port", "import_on_one", "launcher_refuses"),
+        *("raises_slowly", "segfault", "killed", "leaves", "no_memory", "worker_killed", "file_lock", "not_kept"),
+    }
+)
+"""Rows of `make test`."""
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def ran(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator[Any]:
     """A group's run, and what the terminal showed, made when a test first asks for it."""
     made: dict[str, tuple[Lab, str]] = {}
 
     def run(group: str) -> tuple[Any, str]:
         if group not in made:
-            lab = scripted(Lab(tmp_path_factory.mktemp(group)), script(GROUPS[group]), name=f"{group}.py")
+            rows = [row for row in GROUPS[group] if long_form or row.name in ALWAYS]
+            lab = scripted(Lab(tmp_path_factory.mktemp(group)), script(rows), name=f"{group}.py")
             made[group] = lab, lab.start(f"{group}.py").wait(1, 1200)
         lab, shown = made[group]
         return lab[group], shown
@@ -33,7 +45,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, id=row.name, marks=() if row.name in ALWAYS else pytest.mark.long) for row in FAILURES],
+)
 def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
     run, shown = ran(row.group)
     failure = run.steps[row.name].failure
