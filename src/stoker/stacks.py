@@ -13,6 +13,7 @@
     shared = true                                # the home is its group's, not its owner's alone
     reconnect = "10m"                            # how long a run waits for its database server when that is away
     secrets = "secretsmanager:team/"             # where `secret:named:NAME` is, in place of this machine
+    retention = {older_than = "90d", keep = 20}  # which finished runs `stoker gc` deletes
 
     [stacks.gpu-cluster.settings]                # defaults for every step: whatever @pipeline takes
     resources.cpu_count = 2
@@ -81,6 +82,7 @@ STACK_KEYS: Final = (
     "container_registry",
     "image_builder",
     "reconnect",
+    "retention",
     "secrets",
     "settings",
     "shared",
@@ -117,6 +119,20 @@ class Component:
 
 
 @frozen(kw_only=True)
+class Retention:
+    """Which finished runs `stoker gc` deletes: those for which both limits say so; none without a limit."""
+
+    older_than: float | None = None
+    """Seconds since a run's end."""
+    keep: int | None = None
+    """The newest runs of each pipeline that stay."""
+    tags: tuple[str, ...] = ()
+    """Runs with one of these stay."""
+    pipelines: Mapping[str, Retention] = attrs.field(factory=dict)
+    """Pipelines with limits of their own, in place of these."""
+
+
+@frozen(kw_only=True)
 class Stack:
     """Where steps run and where things are kept. `layer` has the default settings, `path` the file it is written in."""
 
@@ -135,6 +151,8 @@ class Stack:
     """Where secrets by name are; None for this machine."""
     shared: bool = False
     """Whether a home that is made is its group's, not its owner's alone."""
+    retention: Retention = Retention()
+    """What becomes of runs that have ended."""
     layer: Layer = attrs.field(factory=lambda: Layer(origin="stack"), repr=False)
     home: Path = Path("~/.stoker")
     path: Path | None = None
@@ -448,6 +466,7 @@ def _stack(name: str, file: _File, folder: Path) -> Stack:
         container_registry=_part(file, name, "container_registry", table.get("container_registry"), _registry),
         image_builder=_part(file, name, "image_builder", table.get("image_builder"), _builder),
         reconnect=_reconnect(table.get("reconnect"), file.where("stacks", name, "reconnect")),
+        retention=_retention(table.get("retention", {}), file, ("stacks", name, "retention")),
         secrets=_part(file, name, "secrets", table.get("secrets"), _secrets),
         shared=_shared(table.get("shared"), file.where("stacks", name, "shared")),
         layer=_defaults(file, name, table.get("settings", {})),
@@ -576,6 +595,37 @@ def _shared(value: Any, where: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise SettingsError(f"shared = {value!r} is neither true nor false", where=where, fix="write shared = true")
     return bool(value)
+
+
+def _retention(table: Any, file: _File, keys: tuple[str, ...], *, inner: bool = False) -> Retention:
+    """The rules of `stoker gc`. Raises `SettingsError`: what is misunderstood here would delete runs."""
+    known = [field.name for field in attrs.fields(Retention)][: -1 if inner else None]
+    if not isinstance(table, dict):
+        raise SettingsError(f"{keys[-1]} is not a table", where=file.where(*keys), fix='write {older_than = "90d"}')
+    for key, value in table.items():
+        where = file.where(*keys, key)
+        if key not in known:
+            fix = f"write one of {', '.join(known)}"
+            raise SettingsError(f"{keys[-1]} has no key '{key}'{nearest(key, known)}", where=where, fix=fix)
+        if key == "keep" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise SettingsError(f"keep = {value!r} is not a number of runs", where=where, fix="write keep = 20")
+        if key == "older_than" and not isinstance(value, str):
+            raise SettingsError(f"older_than = {value!r} has no unit", where=where, fix='write older_than = "90d"')
+        if key == "tags" and not (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
+            raise SettingsError(f"tags = {value!r} is not a list of tags", where=where, fix='write tags = ["release"]')
+    try:
+        older_than = duration(table["older_than"]) if "older_than" in table else None
+    except SettingsError as error:
+        raise SettingsError(error.message, where=file.where(*keys, "older_than"), fix=error.fix) from None
+    return Retention(
+        older_than=older_than,
+        keep=table.get("keep"),
+        tags=tuple(table.get("tags", ())),
+        pipelines={
+            pipeline: _retention(rules, file, (*keys, "pipelines", pipeline), inner=True)
+            for pipeline, rules in table.get("pipelines", {}).items()
+        },
+    )
 
 
 def _defaults(file: _File, name: str, values: Any) -> Layer:

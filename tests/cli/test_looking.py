@@ -190,23 +190,49 @@ def test_gc(ran: Any) -> None:
 def test_time_passes() -> None:
     """`gc` decides by ends, and never deletes what runs."""
     from stoker.cli.store import old_runs
+    from stoker.stacks import Retention
     from stoker.store.rows import RunRow
 
     now = time.time()
     rows = [
         RunRow(id="d", pipeline="a", status="running", created=now - 9000),
         RunRow(id="c", pipeline="b", status="succeeded", created=now - 9000, ended=now - 10),
-        RunRow(id="b", pipeline="a", status="failed", created=now - 9000, ended=now - 8000),
+        RunRow(id="b", pipeline="a", status="failed", created=now - 9000, ended=now - 8000, tags=["release"]),
         RunRow(id="a", pipeline="a", status="succeeded", created=now - 9500, ended=now - 9100),
     ]
 
-    def ids(**which: Any) -> list[str]:
-        fields = {"before": None, "keep": None, **which}
-        return [row.id for row in old_runs(rows, status=lambda row: row.status, **fields)]
+    def ids(**rules: Any) -> list[str]:
+        return [row.id for row in old_runs(rows, Retention(**rules), now=now, status=lambda row: row.status)]
 
-    assert ids(before=now - 3600) == ["b", "a"]
-    assert ids(before=now - 9000) == ["a"]
+    assert ids() == []
+    assert ids(older_than=3600) == ["b", "a"]
+    assert ids(older_than=9000) == ["a"]
     assert ids(keep=1) == ["b", "a"]
     assert ids(keep=2) == ["a"]
     assert ids(keep=0) == ["c", "b", "a"]
-    assert ids(before=now - 3600, keep=2) == ["a"]
+    assert ids(older_than=3600, keep=2) == ["a"]
+    assert ids(keep=0, tags=("release",)) == ["c", "a"]
+    assert ids(keep=0, pipelines={"a": Retention(keep=2)}) == ["c", "a"]
+    assert ids(keep=0, tags=("release",), pipelines={"a": Retention(older_than=1)}) == ["c", "a"]
+    assert ids(pipelines={"b": Retention(keep=0)}) == ["c"]
+
+
+def test_a_stack_says_what_goes(project: Any) -> None:
+    """Its rules count where no option says anything; a rule that is misunderstood deletes nothing."""
+    project.write({"p.py": "from stoker import pipeline, step\n@step\ndef a(): pass\n@pipeline\ndef p(): a()\n"})
+    for tag in ("release", "nightly", "nightly"):
+        project.stoker("run", "p.py", "--tag", tag)
+    toml = 'stack = "team"\n[stacks.team]\nretention = {keep = 0, %s}\n'
+    for wrong in (
+        'tag = ["release"]',
+        "older_than = 90",
+        "tags = true",
+        "pipelines.p.pipelines = {}",
+        'older_than = "9q"',
+    ):
+        project.write({"stoker.toml": toml % wrong})
+        assert "stoker.toml:3" in project.stoker("gc", code=2).stderr
+    project.write({"stoker.toml": toml % 'tags = ["release"], pipelines.p = {keep = 1}'})
+    assert json.loads(project.stoker("gc", "--keep", "9", "--json").stdout)["runs"] == []
+    assert len(json.loads(project.stoker("gc", "--json").stdout)["runs"]) == 1
+    assert [sorted(run.tags) for run in project.client().runs()] == [["nightly"], ["release"]]

@@ -36,6 +36,7 @@ _FURTHER: Final[Mapping[str, Schema]] = {
     "container_registry": {**_PLACE, "description": "Where images go that are built for steps on other machines."},
     "image_builder": {**_PLACE, "description": "Who builds images; the engine of this machine if nobody is named."},
     "reconnect": {**_TIME, "description": "How long a run waits for its database server when that is away."},
+    "retention": {"type": "object", "description": "Which finished runs `stoker gc` deletes."},
     "secrets": {**_PLACE, "description": "Where secrets by name are, in place of this machine."},
     "shared": {**_FLAG, "description": "Whether the home is its group's, not its owner's alone."},
 }

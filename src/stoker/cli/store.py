@@ -13,6 +13,7 @@ from typing import Any, Callable, Collection, Final, Mapping, Sequence
 import attrs
 import click
 
+from stoker import stacks
 from stoker.backends.base.backend import LeftJob, Leftover, Sweep
 from stoker.backends.registry import BACKENDS
 from stoker.cli.output import json_option, paint, print_json, stack_option
@@ -26,6 +27,7 @@ from stoker.images import environments
 from stoker.images.layers import LayerCache
 from stoker.report.streams import echo, say
 from stoker.run.left import names, recorded_jobs
+from stoker.stacks import Retention
 from stoker.store import check as artifact_sweep
 from stoker.store.check import COPY, Damage, StoreCheck, check_store
 from stoker.store.database import Database
@@ -147,8 +149,8 @@ SCRATCH_AGE: Final = 86400.0
 def gc(*, older_than: str | None, keep: int | None, force: bool, dry_run: bool, client: Client, as_json: bool) -> None:
     """Remove old runs and what nothing needs any more.
 
-    Without --older-than and --keep no run is deleted. With both, a run goes if both say so. Environments of steps go
-    by --older-than alone, by when a step used them last.
+    With --older-than and --keep, a run goes if both say so. Without either, the stack's `retention` says which; a stack
+    without it deletes no run. Environments of steps go by --older-than alone, by when a step used them last.
 
     What the jobs of an interrupted run are doing or have done stays until the run is resumed or deleted. With --force
     jobs that still run are ended; results are kept also then.
@@ -157,7 +159,8 @@ def gc(*, older_than: str | None, keep: int | None, force: bool, dry_run: bool, 
     now = time.time()
     before = None if older_than is None else now - units.duration(older_than)
     runs = all_runs(store)
-    old = [] if before is None and keep is None else old_runs(runs, before=before, keep=keep)
+    rules = stacks.load(client.stack).retention if older_than is None and keep is None else Retention(keep=keep)
+    old = old_runs(runs, rules if before is None else attrs.evolve(rules, older_than=now - before), now=now)
     status = {run.id: shown_status(run) for run in runs}
     resumable = {id for id, shown in status.items() if shown in ("interrupted", "failed", "cancelled")}
     left, unknown = ([], "") if not resumable else left_jobs_or_reason(store.home, resumable)
@@ -251,21 +254,22 @@ def all_runs(store: Store) -> list[RunRow]:
 
 
 def old_runs(
-    runs: Sequence[RunRow],
-    *,
-    before: float | None,
-    keep: int | None,
-    status: Callable[[RunRow], str] = shown_status,
+    runs: Sequence[RunRow], rules: Retention, *, now: float, status: Callable[[RunRow], str] = shown_status
 ) -> list[RunRow]:
-    """The runs to delete: ended before a time, and not the `keep` newest of a pipeline; `runs` is newest first."""
+    """The runs that rules let go; `runs` is newest first."""
     counts: dict[str, int] = {}
     old = []
     for run in runs:
         counts[run.pipeline] = counts.get(run.pipeline, 0) + 1
+        rule = rules.pipelines.get(run.pipeline, rules)
+        if rule.older_than is None and rule.keep is None:
+            continue
+        if not {*rules.tags, *rule.tags}.isdisjoint(run.tags):
+            continue
         # A run whose driver died has no end; its last heartbeat counts.
         ended = run.ended or run.heartbeat or run.created
-        is_old = before is None or ended < before
-        if is_old and (keep is None or counts[run.pipeline] > keep) and status(run) != "running":
+        is_old = rule.older_than is None or ended < now - rule.older_than
+        if is_old and (rule.keep is None or counts[run.pipeline] > rule.keep) and status(run) != "running":
             old.append(run)
     return old
 

@@ -57,6 +57,11 @@ class Client:
             store.blobs.trusted = False
 
     @property
+    def stack(self) -> str | None:
+        """The stack that it was made for; None for the active one, or for a store that was open."""
+        return self._stack
+
+    @property
     def store(self) -> Store:
         """The store, opened when it is first needed."""
         if self._opened is None:
