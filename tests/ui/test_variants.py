@@ -119,7 +119,7 @@ def test_a_sweep_shows_its_best_trial_what_matters_and_all_in_parallel_coordinat
         "output",
     ]
     best = rows(text)[0]
-    assert re.search(rf">{re.escape(best)}</a><strong> the best</strong>", text)
+    assert re.search(rf">{re.escape(best)}</a><strong>\u00a0best</strong>", text)
     assert rows(site.server.get(f"/runs/{site.search}/step", key="fit", filter="width=1 output<1.001").text) == [best]
     explained = re.findall(r"<tr><td>(rate|name|width)</td><td[^>]*>(\d+)%", text)
     assert explained[0][0] == "name" and int(explained[0][1]) > 95, "a name of more letters costs 2"

@@ -587,7 +587,7 @@ def _table(variants: Sequence[Variant], shown: Sequence[Variant], view: View) ->
     head = [_head(name, place, number=name in numeric, view=view) for place, name in enumerate(heads)]
 
     def mark(one: Variant) -> Html:
-        return element("strong", None, " the best") if best is not None and best.key == one.key else NOTHING
+        return element("strong", None, "\u00a0best") if best is not None and best.key == one.key else NOTHING
 
     def row(one: Variant) -> Html:
         cells: list[Content] = [
