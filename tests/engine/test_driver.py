@@ -99,7 +99,7 @@ SCRIPT = """
     def each() -> list:
         cuda = Cuda()
         cuda.take(2_000_000_000)
-        time.sleep(1.5)
+        time.sleep(8)  # the monitor looks for new processes as seldom as costs one per cent
         return [cuda.digits, os.environ["CUDA_VISIBLE_DEVICES"], [device.uuid for device in context.devices]]
 
 
