@@ -86,10 +86,13 @@ def loader_reset() -> int:
     "As `loader`, where the socket of a worker that is killed is seen to close before the worker ends."
     class Dying(Deadly):
         def __getitem__(self, index):
+            open("dying", "w").close()
             time.sleep(0.2)
             super().__getitem__(index)
     batches = iter(DataLoader(Dying(), num_workers=1))
     def reset(timeout):
+        while not os.path.exists("dying"):
+            time.sleep(0.01)
         raise ConnectionResetError(104, "Connection reset by peer")
     batches._data_queue.get = reset
     return len(list(batches))
