@@ -227,7 +227,10 @@ def _await_one(processes: list[Any]) -> None:
     from multiprocessing import connection  # only a program with such a loader has it anyhow
 
     with contextlib.suppress(AttributeError, TypeError, OSError, ValueError, RuntimeError):
-        connection.wait([process.sentinel for process in processes], _ENDING)
+        ready = connection.wait([process.sentinel for process in processes], _ENDING)
+        for process in processes:
+            if process.sentinel in ready:  # its files are closed, and its exit code comes a moment later
+                process.join(_ENDING)
 
 
 def _line(kind: str, message: str) -> str:
