@@ -58,7 +58,10 @@ def test_mistakes_are_exit_code_2(stoker: Any) -> None:
     assert "below [stacks.strict.settings]" in stoker("plan", "train.py", "--stack", "strict", code=2).stderr
     stoker.project.write({"stoker.toml": "[stacks.strict.settings]\nrequire_proof = true\n"})
     stoker("plan", "train.py", "--stack", "strict")
-    assert "write `stoker plan train.py`" in stoker("plan", code=2).stderr
+    stoker.project.write(
+        {"other.py": "from stoker import pipeline, step\n@step\ndef a(): ...\n@pipeline\ndef p(): a()\n"}
+    )
+    assert "train.py" in stoker("plan", code=2).stderr, "of two files one must be named"
     assert "no parameter for --lrr" in stoker("plan", "train.py", "--lrr", "1", code=2).stderr
     assert "there is no step 'x'" in stoker("plan", "train.py", "--set", "steps.x.timeout=3", code=2).stderr
 

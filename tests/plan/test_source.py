@@ -35,7 +35,8 @@ FILE = """
     if __name__ == "__main__":
         import attrs
         code = read_function_code(train.function).digest
-        print(json.dumps({**attrs.asdict(locate(train.function, "here")), "code": code}))
+        where = attrs.asdict(locate(train.function, "here"), filter=lambda field, value: field.name != "caller")
+        print(json.dumps({**where, "code": code}))
 """
 
 
@@ -202,7 +203,7 @@ def test_packages_with_and_without_an_init(project: Any) -> None:
         import json, attrs
         from stoker.plan.source import locate
         from {name} import f
-        print(json.dumps(attrs.asdict(locate(f, "here"))))
+        print(json.dumps(attrs.asdict(locate(f, "here"), filter=lambda field, value: field.name != "caller")))
     """
     project.write(
         {

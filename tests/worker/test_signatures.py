@@ -39,6 +39,7 @@ UNKNOWN = (
 ELSEWHERE = {
     "exited": "test_how_a_process_ended",
     "cancelled": "test_a_cause_that_says_all_is_kept",
+    "stopped": "test_a_trial_that_does_badly_ends_and_gives_its_device_back (engine/test_sweeps.py)",
     "unserializable": "test_an_error_of_ours_brings_its_own_advice",
     "input-error": "test_a_cause_that_says_all_is_kept",
     "damaged-input": "test_a_lost_input_is_computed_again (engine/test_damage.py)",

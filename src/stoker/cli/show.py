@@ -227,7 +227,7 @@ def _remark(step: Step, beside: _Beside) -> str:
         words.append(f"from {step.cached_from}")
     if step.count is None and step.usage.rank_peaks:
         words += [f"{step.usage.rank_text} a rank", *filter(None, [step.usage.imbalance_text])]
-    if (step.attempt_count > 1 or step.usage.lost is not None) and (cost := str(step.lost)):
+    if (step.attempt_count > 1 or step.usage.restarting is not None) and (cost := str(step.lost)):
         words.append(cost)
     if receipts := beside.receipts.get(step.key, ()):
         words.append(summary_of(receipts))

@@ -381,11 +381,11 @@ class Run:
             "awaits": self.awaits,
             "revision": self.revision,
             "branch": self.branch,
-            "cause": self.cause,
         }
         if self.damage:
             document["damage"] = self.damage
         if steps:
+            document["cause"] = self.cause
             document["steps"] = [step.as_dict(details=False) for step in self.steps.values()]
         return document
 

@@ -30,6 +30,7 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
         "raise the limit that it ran into, its timeout or its platform's, or find out where it waits",
     ),
     status.CANCELLED: ("the step was ended before it was done", ""),
+    status.STOPPED: ("its sweep ended the trial, because others do better", ""),
     status.UNSERIALIZABLE: (
         "what the step returned cannot be kept",
         "return data instead of a handle, such as an open file, a lock or a connection; open that where it is used",
