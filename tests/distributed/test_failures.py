@@ -52,7 +52,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator[A
 def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
     run, shown = ran(row.group)
     failure = run.steps[row.name].failure
-    message = without_lines(f"{failure.message}\n{failure.traceback}")
+    message = without_lines(f"{failure.message}\n{failure.traceback}\n{failure.evidence}")
     assert (failure.cause, failure.rank) == (row.cause, row.rank), message
     assert row.says in message
     lines = shown.splitlines()
