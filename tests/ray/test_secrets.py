@@ -78,7 +78,7 @@ def gang(token: str) -> int:
 def fails(after: int):
     raise ValueError("bad " + os.environ["HF"])
 
-@pipeline
+@pipeline(failure_mode="continue")
 def steps(token: str = Secret.env("HF_TOKEN")):
     use(token)
     fails(gang(token))
