@@ -44,6 +44,7 @@ def translate(text: str, path: str) -> Translation:
             program.notes.by_hand(node.lineno, node.name, "is in a function: a step is a function of the module")
         if kind_of(node) == "pipeline":
             names = fields_of(node.returns, tuples)
+            program.pipelines.add(node.name)
             program.parts[node.name] = Part(node.name, list(names) if names else ["Output"])
         else:
             rewrite_component(program, node, tuples)

@@ -65,6 +65,7 @@ class Program:
     starts: list[int] = attrs.field(factory=list)
     dynamic: set[str] = attrs.field(factory=set)
     """Pipelines that are dynamic here."""
+    pipelines: set[str] = attrs.field(factory=set)
     tuples: dict[str, ast.ClassDef] = attrs.field(factory=dict)
 
     def source(self, node: ast.AST) -> str:

@@ -430,8 +430,13 @@ class _Words(ast.NodeTransformer):
         if node.attr == "output" and task is not None:
             return self._output(node, task, None)
         if node.attr == "outputs" and task is not None:
+            if self.pipeline.dynamic and len(task.part.outputs) > 1:
+                message = 'return a dict of the outputs that are named: {"x": task[0], …}'
+                self.pipeline.program.notes.by_hand(node.lineno, ast.unparse(node), message)
             return self.visit(node.value)  # type: ignore[no-any-return]
         if isinstance(node.value, ast.Name) and node.value.id in self.pipeline.items:
+            message = "the elements have to be dicts: JSON as a text is not read"
+            self.pipeline.program.notes.differs(node.lineno, ast.unparse(node), message)
             return self.pipeline.written(f"{node.value.id}[{quoted(node.attr)}]")
         self.generic_visit(node)
         return node
@@ -452,7 +457,8 @@ class _Words(ast.NodeTransformer):
             what = "metrics are logged, and are no output" if name in task.part.unmade else "there is no such output"
             self.pipeline.program.notes.by_hand(node.lineno, ast.unparse(node), f"{name or 'output'}: {what}")
         elif len(outputs) > 1:
-            key = str(outputs.index(known[0])) if self.pipeline.dynamic else quoted(known[0])
+            plain = self.pipeline.dynamic and task.part.name not in self.pipeline.program.pipelines
+            key = str(outputs.index(known[0])) if plain else quoted(known[0])
             value = f"{value}[{key}]"
         return self.pipeline.written(value)
 
