@@ -15,15 +15,15 @@ from stoker.core.errors import SourceError
 from stoker.migrate.kfpcomponents import (
     GUIDE,
     INSTEAD,
-    Part,
-    Program,
+    KfpPart,
+    KfpProgram,
     fields_of,
     keywords_of,
     kind_of,
     last_name,
     rewrite_component,
 )
-from stoker.migrate.kfptasks import Pipeline
+from stoker.migrate.kfptasks import KfpPipeline
 from stoker.migrate.scripts import Translation, named_imports
 
 
@@ -33,7 +33,7 @@ def translate(text: str, path: str) -> Translation:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise SourceError(f"is not Python: {error.msg}", where=f"{path}:{error.lineno}") from None
-    program = Program(text if text.endswith("\n") else f"{text}\n")
+    program = KfpProgram(text if text.endswith("\n") else f"{text}\n")
     program.starts = [0]
     for line in program.text.encode().splitlines(keepends=True):
         program.starts.append(program.starts[-1] + len(line))
@@ -45,12 +45,12 @@ def translate(text: str, path: str) -> Translation:
         if kind_of(node) == "pipeline":
             names = fields_of(node.returns, tuples)
             program.pipelines.add(node.name)
-            program.parts[node.name] = Part(node.name, list(names) if names else ["Output"])
+            program.parts[node.name] = KfpPart(node.name, list(names) if names else ["Output"])
         else:
             rewrite_component(program, node, tuples)
     for node in functions:
         if kind_of(node) == "pipeline":
-            Pipeline(program, node).rewrite()
+            KfpPipeline(program, node).rewrite()
     _program_calls(program, tree, functions)
     if not functions:
         program.notes.by_hand(1, "kfp", f"no @dsl.component or @dsl.pipeline is here: {GUIDE}")
@@ -58,7 +58,7 @@ def translate(text: str, path: str) -> Translation:
     return Translation(text=made, framework="KFP", notes=program.notes.made)
 
 
-def _program_calls(program: Program, tree: ast.Module, functions: Sequence[ast.FunctionDef]) -> None:
+def _program_calls(program: KfpProgram, tree: ast.Module, functions: Sequence[ast.FunctionDef]) -> None:
     """What the program does with its pipelines."""
     clients: dict[str, ast.Assign] = {}
     used: dict[str, int] = {}
@@ -97,7 +97,7 @@ def _program_calls(program: Program, tree: ast.Module, functions: Sequence[ast.F
             program.notes.not_needed(made.lineno, "Client", "the stack says where Kubeflow is")
 
 
-def _finished(program: Program, tree: ast.Module) -> str:
+def _finished(program: KfpProgram, tree: ast.Module) -> str:
     """The text with all edits, without what has nothing to do any more, and with Stoker's imports."""
     data = program.text.encode()
     for start, end, new in sorted(program.edits, key=lambda one: (one[0], one[1]), reverse=True):
@@ -143,7 +143,7 @@ def _finished(program: Program, tree: ast.Module) -> str:
     return "\n".join(result).rstrip("\n") + "\n"
 
 
-def _leftovers(program: Program, tree: ast.Module, made: ast.Module, left: Sequence[ast.Name]) -> None:
+def _leftovers(program: KfpProgram, tree: ast.Module, made: ast.Module, left: Sequence[ast.Name]) -> None:
     """Note what else of KFP's the program uses."""
     places: dict[str, list[int]] = {}
     for old in ast.walk(tree):

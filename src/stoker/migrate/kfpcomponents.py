@@ -44,7 +44,7 @@ INSTEAD: Final[Mapping[str, str]] = {
 
 
 @attrs.frozen
-class Part:
+class KfpPart:
     """What a function of the program is."""
 
     name: str
@@ -55,13 +55,13 @@ class Part:
 
 
 @attrs.define
-class Program:
+class KfpProgram:
     """A program that is rewritten."""
 
     text: str
     notes: Notes = attrs.field(factory=Notes)
     edits: list[tuple[int, int, str]] = attrs.field(factory=list)
-    parts: dict[str, Part] = attrs.field(factory=dict)
+    parts: dict[str, KfpPart] = attrs.field(factory=dict)
     starts: list[int] = attrs.field(factory=list)
     dynamic: set[str] = attrs.field(factory=set)
     """Pipelines that are dynamic here."""
@@ -150,7 +150,7 @@ def role_of(annotation: ast.expr | None) -> tuple[str, ast.expr | None]:
     return "", annotation
 
 
-def rewrite_component(program: Program, node: ast.FunctionDef, tuples: Mapping[str, ast.ClassDef]) -> None:
+def rewrite_component(program: KfpProgram, node: ast.FunctionDef, tuples: Mapping[str, ast.ClassDef]) -> None:
     """A component's function as a step."""
     notes, container = program.notes, kind_of(node) == "container_component"
     program.replace(decorator_of(node), _step_options(program, node, container))
@@ -182,12 +182,12 @@ def rewrite_component(program: Program, node: ast.FunctionDef, tuples: Mapping[s
         message = "returns an artifact of KFP's: return its Path"
         notes.by_hand(node.lineno, node.name, message)
     outputs = {**({"Output": _plain(node.returns)} if single and node.returns else named)}
-    program.parts[node.name] = Part(node.name, [*outputs, *made], unmade)
+    program.parts[node.name] = KfpPart(node.name, [*outputs, *made], unmade)
     _signature(program, node, roles, {**outputs, **{name: kind for name, (kind, _) in made.items()}})
     _body(program, node, roles, [value for _, value in made.values()], returned=len(outputs), head=head)
 
 
-def _step_options(program: Program, node: ast.FunctionDef, container: bool) -> str:
+def _step_options(program: KfpProgram, node: ast.FunctionDef, container: bool) -> str:
     """`step(…)` in place of the decorator."""
     options: Options = {}
     given = keywords_of(decorator_of(node))
@@ -221,7 +221,7 @@ def _step_options(program: Program, node: ast.FunctionDef, container: bool) -> s
 
 
 def _signature(
-    program: Program,
+    program: KfpProgram,
     node: ast.FunctionDef,
     roles: Mapping[str, tuple[str, ast.expr | None]],
     outputs: Mapping[str, str],
@@ -273,7 +273,7 @@ def _argument(one: ast.arg, default: ast.expr | None, roles: Mapping[str, tuple[
     return f"{word} = {ast.unparse(default)}" if kind else f"{word}={ast.unparse(default)}"
 
 
-def _colon(program: Program, node: ast.FunctionDef) -> int:
+def _colon(program: KfpProgram, node: ast.FunctionDef) -> int:
     """Where a function's head ends, behind its colon."""
     last = [node.returns] if node.returns is not None else [*node.args.args, *node.args.kwonlyargs]
     ends = [program.at(one.end_lineno or 0, one.end_col_offset or 0) for one in (*last, *node.args.defaults) if one]
@@ -295,7 +295,7 @@ def _own(node: ast.AST) -> list[ast.AST]:
 
 
 def _body(
-    program: Program,
+    program: KfpProgram,
     node: ast.FunctionDef,
     roles: Mapping[str, tuple[str, ast.expr | None]],
     made: Sequence[str],
@@ -350,7 +350,7 @@ def _base(node: ast.expr) -> ast.expr:
     return node.value if isinstance(node, ast.Subscript) else node
 
 
-def _attribute(program: Program, node: ast.Attribute, of_metrics: str) -> None:
+def _attribute(program: KfpProgram, node: ast.Attribute, of_metrics: str) -> None:
     """What a body reads of an artifact."""
     name = ast.unparse(node.value)
     if of_metrics:
@@ -369,7 +369,7 @@ def _attribute(program: Program, node: ast.Attribute, of_metrics: str) -> None:
         program.notes.by_hand(node.lineno, f"{name}.{node.attr}", f"a Path has nothing like it: {GUIDE}")
 
 
-def _shell(program: Program, call: ast.Call, artifacts: set[str]) -> str:
+def _shell(program: KfpProgram, call: ast.Call, artifacts: set[str]) -> str:
     """The call of a container's command: paths of artifacts are those of their files, and texts are joined here."""
     given = keywords_of(call)
     for name in sorted(set(given) - {"image", "command", "args"}):
@@ -378,7 +378,7 @@ def _shell(program: Program, call: ast.Call, artifacts: set[str]) -> str:
     class Words(ast.NodeTransformer):
         def visit_Attribute(self, one: ast.Attribute) -> ast.AST:
             if _of_artifact(one, artifacts) in ("path", "uri"):
-                return ast.parse(f"str({one.value.id})", mode="eval").body  # type: ignore[attr-defined]
+                return ast.Call(ast.Name("str", ast.Load()), [one.value], [])
             self.generic_visit(one)
             return one
 
@@ -403,7 +403,7 @@ def _of_artifact(node: ast.AST, artifacts: set[str]) -> str:
     return ""
 
 
-def _returned(program: Program, node: ast.Return, made: Sequence[str], returned: int) -> None:
+def _returned(program: KfpProgram, node: ast.Return, made: Sequence[str], returned: int) -> None:
     if node.value is None:
         program.replace(node, f"return {', '.join(made)}")
         return

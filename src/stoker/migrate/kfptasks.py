@@ -16,8 +16,8 @@ import attrs
 from stoker.migrate.kfpcomponents import (
     GUIDE,
     INSTEAD,
-    Part,
-    Program,
+    KfpPart,
+    KfpProgram,
     decorator_of,
     fields_of,
     keywords_of,
@@ -31,10 +31,10 @@ _BLOCKS: Final = ("If", "Elif", "Else", "Condition", "ParallelFor", "ExitHandler
 
 
 @attrs.define
-class Task:
+class KfpTask:
     """A task of a pipeline: what it calls, and what is said of it."""
 
-    part: Part
+    part: KfpPart
     options: Options = attrs.field(factory=dict)
     resources: Options = attrs.field(factory=dict)
     pod: Options = attrs.field(factory=dict)
@@ -46,15 +46,15 @@ class Task:
 
 
 @attrs.define
-class Pipeline:
+class KfpPipeline:
     """A pipeline that is rewritten."""
 
-    program: Program
+    program: KfpProgram
     node: ast.FunctionDef
     dynamic: bool = False
-    tasks: dict[ast.AST, Task] = attrs.field(factory=dict)
+    tasks: dict[ast.AST, KfpTask] = attrs.field(factory=dict)
     """Call of a component → its task."""
-    names: dict[ast.AST, dict[str, Task]] = attrs.field(factory=dict)
+    names: dict[ast.AST, dict[str, KfpTask]] = attrs.field(factory=dict)
     """Statement → the variables that have tasks there."""
     said: set[ast.AST] = attrs.field(factory=set)
     """Calls that say something of a task."""
@@ -86,13 +86,9 @@ class Pipeline:
         options = self._options()
         program.replace(decorator_of(node), f"pipeline({options})" if options else "pipeline")
         if node.returns is not None:
-            start = max(
-                [
-                    program.at(one.end_lineno or 0, one.end_col_offset or 0)
-                    for one in (*node.args.args, *node.args.defaults)
-                ],
-                default=program.at(node.lineno, node.col_offset),
-            )
+            words: list[ast.arg | ast.expr] = [*node.args.args, *node.args.defaults]
+            ends = [program.at(one.end_lineno or 0, one.end_col_offset or 0) for one in words]
+            start = max(ends, default=program.at(node.lineno, node.col_offset))
             data = program.text.encode()
             arrow = data.index(b"->", start)
             end = program.at(node.returns.end_lineno or 0, node.returns.end_col_offset or 0)
@@ -103,7 +99,7 @@ class Pipeline:
         self._emit(node.body)
 
     def _options(self) -> str:
-        words = []
+        words: list[str] = []
         for name, value in keywords_of(decorator_of(self.node)).items():
             if name in ("name", "display_name"):
                 words += [f"name={self.program.source(value)}"] if not words else []
@@ -117,7 +113,7 @@ class Pipeline:
 
     # What is there
 
-    def _collect(self, body: Sequence[ast.stmt], names: dict[str, Task]) -> None:
+    def _collect(self, body: Sequence[ast.stmt], names: dict[str, KfpTask]) -> None:
         for node in body:
             inner: Sequence[ast.AST] = [node]
             if isinstance(node, ast.With):
@@ -135,7 +131,7 @@ class Pipeline:
                         and isinstance(one.func, ast.Name)
                         and one.func.id in self.program.parts
                     ):
-                        self.tasks[one] = Task(self.program.parts[one.func.id], line=one.lineno)
+                        self.tasks[one] = KfpTask(self.program.parts[one.func.id], line=one.lineno)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 root = self._root(node.value)
                 if root in self.tasks:
@@ -156,11 +152,11 @@ class Pipeline:
             node = node.func.value
         return node
 
-    def _task(self, node: ast.AST, names: Mapping[str, Task]) -> Task | None:
+    def _task(self, node: ast.AST, names: Mapping[str, KfpTask]) -> KfpTask | None:
         root = self._root(node)
         return names.get(root.id) if isinstance(root, ast.Name) else self.tasks.get(root)
 
-    def _said_of(self, call: ast.Call, names: Mapping[str, Task]) -> None:
+    def _said_of(self, call: ast.Call, names: Mapping[str, KfpTask]) -> None:
         """What a call says of a task."""
         if not isinstance(call.func, ast.Attribute):
             return
@@ -168,7 +164,7 @@ class Pipeline:
         task = self._task(call.func.value, names)
         if task is not None:
             self.said.add(call)
-            _METHODS.get(call.func.attr, Pipeline._unknown)(self, task, call, words)
+            _METHODS.get(call.func.attr, KfpPipeline._unknown)(self, task, call, words)
         elif last_name(call.func.value) == "kubernetes":
             first = words.pop("task", words.pop(0, None))
             task = self._task(first, names) if first is not None else None
@@ -184,7 +180,7 @@ class Pipeline:
             else:
                 _merge(task.options if "timeout" in made else task.pod, made)
 
-    def _unknown(self, task: Task, call: ast.Call, words: Mapping[Any, ast.expr]) -> None:
+    def _unknown(self, task: KfpTask, call: ast.Call, words: Mapping[Any, ast.expr]) -> None:
         assert isinstance(call.func, ast.Attribute)
         message = INSTEAD.get(call.func.attr, f"is not carried: {GUIDE}")
         self.program.notes.by_hand(call.lineno, self.program.source(call).replace("\n", " "), message)
@@ -204,7 +200,7 @@ class Pipeline:
             return None
         return CodeText(self.program.source(node))
 
-    def _accelerators(self, task: Task) -> None:
+    def _accelerators(self, task: KfpTask) -> None:
         """GPUs by their count, or by their model."""
         if not task.accelerator and task.count is None:
             return
@@ -347,7 +343,7 @@ class Pipeline:
         new = ast.unparse(words.visit(_copied(node)))
         return self.program.source(node) if new == ast.unparse(node) else self.filled(new)
 
-    def options_of(self, task: Task) -> str:
+    def options_of(self, task: KfpTask) -> str:
         """The options of a task's call."""
         options = dict(task.options)
         if task.resources:
@@ -369,13 +365,13 @@ def _copied(node: Any) -> Any:
     """A copy, each part of which knows the one of the program that it is a copy of."""
     copied = copy.deepcopy(node)
     for old, new in zip(ast.walk(node), ast.walk(copied)):
-        new.origin = old
+        setattr(new, "origin", old)  # noqa: B010 - a node of ast's has no such attribute
     return copied
 
 
 def _literal(node: ast.AST) -> Any:
     try:
-        return ast.literal_eval(node)  # type: ignore[arg-type]
+        return ast.literal_eval(node)
     except (ValueError, TypeError):
         return None
 
@@ -393,20 +389,24 @@ def _merge(into: Options, more: Mapping[str, Any]) -> None:
 class _Words(ast.NodeTransformer):
     """Rewrites what a pipeline says of its tasks."""
 
-    def __init__(self, pipeline: Pipeline, names: Mapping[str, Task], item: Mapping[str, str]) -> None:
+    def __init__(self, pipeline: KfpPipeline, names: Mapping[str, KfpTask], item: Mapping[str, str]) -> None:
         self.pipeline, self.names, self.item = pipeline, names, item
 
     def _origin(self, node: ast.AST) -> ast.AST:
         return getattr(node, "origin", node)
 
+    def _visited(self, node: ast.AST) -> ast.AST:
+        made: ast.AST = self.visit(node)
+        return made
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         origin = self._origin(node)
         if origin in self.pipeline.said and isinstance(node.func, ast.Attribute):
-            return self.visit(node.func.value)
+            return self._visited(node.func.value)
         task = self.pipeline.tasks.get(origin)
         if task is None:
             if last_name(node) == "Collected" and node.args and not self.pipeline.dynamic:
-                return self.visit(node.args[0])
+                return self._visited(node.args[0])
             self.generic_visit(node)
             return node
         options = self.pipeline.options_of(task)
@@ -433,7 +433,7 @@ class _Words(ast.NodeTransformer):
             if self.pipeline.dynamic and len(task.part.outputs) > 1:
                 message = 'return a dict of the outputs that are named: {"x": task[0], …}'
                 self.pipeline.program.notes.by_hand(node.lineno, ast.unparse(node), message)
-            return self.visit(node.value)  # type: ignore[no-any-return]
+            return self._visited(node.value)
         if isinstance(node.value, ast.Name) and node.value.id in self.pipeline.items:
             message = "the elements have to be dicts: JSON as a text is not read"
             self.pipeline.program.notes.differs(node.lineno, ast.unparse(node), message)
@@ -449,7 +449,7 @@ class _Words(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
-    def _output(self, node: ast.Attribute, task: Task, name: str | None) -> ast.AST:
+    def _output(self, node: ast.Attribute, task: KfpTask, name: str | None) -> ast.AST:
         value = self.pipeline.filled(ast.unparse(self.visit(node.value)))
         outputs = task.part.outputs
         known = [one for one in outputs if name in (None, one, one.lower())]
@@ -466,11 +466,11 @@ class _Words(ast.NodeTransformer):
 # What is said of a task
 
 _Words_of = Mapping[Any, ast.expr]
-_Method = Callable[[Pipeline, Task, ast.Call, _Words_of], None]
+_Method = Callable[[KfpPipeline, KfpTask, ast.Call, _Words_of], None]
 
 
 def _resource(field: str) -> _Method:
-    def said(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+    def said(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
         value = pipeline._value(call, next(iter(words.values()), None))
         if value is None:
             return
@@ -482,7 +482,7 @@ def _resource(field: str) -> _Method:
 
 
 def _option(field: str) -> _Method:
-    def said(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+    def said(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
         value = pipeline._value(call, next(iter(words.values()), None))
         if value is not None:
             task.options[field] = identifier(value, "step") if field == "id" and isinstance(value, str) else value
@@ -490,7 +490,7 @@ def _option(field: str) -> _Method:
     return said
 
 
-def _accelerator(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+def _accelerator(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
     value = pipeline._value(call, next(iter(words.values()), None))
     if isinstance(value, str):
         task.accelerator = value
@@ -498,12 +498,12 @@ def _accelerator(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_o
         pipeline._unknown(task, call, words)
 
 
-def _count(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+def _count(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
     value = pipeline._value(call, next(iter(words.values()), None))
     task.count = value if value is not None else task.count
 
 
-def _retry(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+def _retry(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
     names = ("num_retries", "backoff_duration", "backoff_factor", "backoff_max_duration")
     given = {names[key] if isinstance(key, int) else key: pipeline._value(call, one) for key, one in words.items()}
     times = given.pop("num_retries", 1)
@@ -513,7 +513,7 @@ def _retry(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> 
         task.options["retry"] = CallText("Retry", more, [times]) if more else times
 
 
-def _environment(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+def _environment(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
     name, value = words.get("name", words.get(0)), words.get("value", words.get(1))
     key = _literal(name) if name is not None else None
     text = _literal(value) if value is not None else None
@@ -522,7 +522,7 @@ def _environment(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_o
         task.options["environment"] = {**task.options.get("environment", {}), key: made}
 
 
-def _after(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+def _after(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
     for one in words.values():
         made = pipeline.last.get(one.id) if isinstance(one, ast.Name) else None
         if made is None or made.lineno > task.line:
@@ -532,7 +532,7 @@ def _after(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> 
             task.after.append(ast.unparse(one))
 
 
-def _image(pipeline: Pipeline, task: Task, call: ast.Call, words: _Words_of) -> None:
+def _image(pipeline: KfpPipeline, task: KfpTask, call: ast.Call, words: _Words_of) -> None:
     value = pipeline._value(call, next(iter(words.values()), None))
     if value is not None:
         task.pod["image"] = value
