@@ -273,6 +273,9 @@ class KfpPipeline:
     def _block(self, node: ast.With, kind: str) -> None:
         call = node.items[0].context_expr
         assert isinstance(call, ast.Call)
+        for item in node.items[1:]:
+            name = self.program.source(item.context_expr)
+            self.program.notes.by_hand(node.lineno, name, "write it as a block of its own, in this one")
         given = keywords_of(call)
         first = call.args[0] if call.args else given.get(_FIRST.get(kind, "condition"))
         text = self._expression(first, node) if first is not None else ""
@@ -318,9 +321,12 @@ class KfpPipeline:
         if isinstance(node, ast.Expr) and node.value in self.said and self._root(node.value) not in self.tasks:
             return "pass"
         words = _Words(self, self.names.get(node, {}), item or {})
-        value = node.value if isinstance(node, ast.Return) else None
-        if isinstance(value, ast.Call) and value.keywords and fields_of(self.node.returns, self.program.tuples):
-            pairs = (f"{quoted(one.arg or '')}: {self.text_of(one.value, words)}" for one in value.keywords)
+        fields = fields_of(self.node.returns, self.program.tuples)
+        value = node.value if isinstance(node, ast.Return) and fields else None
+        if isinstance(value, (ast.Call, ast.Tuple)):
+            listed = value.args if isinstance(value, ast.Call) else value.elts
+            named = {**dict(zip(fields, listed)), **keywords_of(value)}
+            pairs = (f"{quoted(name)}: {self.text_of(one, words)}" for name, one in named.items())
             return f"return {{{', '.join(pairs)}}}"
         return self.text_of(node, words)
 
@@ -438,6 +444,9 @@ class _Words(ast.NodeTransformer):
             message = "the elements have to be dicts: JSON as a text is not read"
             self.pipeline.program.notes.differs(node.lineno, ast.unparse(node), message)
             return self.pipeline.written(f"{node.value.id}[{quoted(node.attr)}]")
+        if task is not None and self._origin(node.value) not in self.pipeline.said:
+            message = "what a step returned has nothing like it: the value itself is the task's output"
+            self.pipeline.program.notes.by_hand(node.lineno, ast.unparse(node), message)
         self.generic_visit(node)
         return node
 
