@@ -17,10 +17,10 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    # stoker init and completion; jobs of sbatch, submitit, SkyPilot; schedules, CI; sweeps; proofs of stacks
-    "modules": 636,
+    # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks
+    "modules": 639,
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
-    "lines of code": 117_400,
+    "lines of code": 118_200,
     "lines of tests": 118_200,  # a driver that lies well, from end to end; storms of sweeps, schedules and watchers
     "longest file": 914,  # the agent of a node, which counts what failures cost
     "untyped mappings": 2_110,  # jobs of others, as their files have them

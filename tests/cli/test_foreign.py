@@ -121,10 +121,56 @@ def test_json(project: Any) -> None:
     assert not (project.folder / "ranks.py").exists()
 
 
-def test_a_program_for_kfp_is_refused(project: Any) -> None:
-    project.write({"train.py": "from kfp import dsl\n"})
-    refused = project.stoker("migrate", "train.py", "--write", code=2).stderr
-    assert "train.py: is a program for KFP" in refused and "docs/guide/kubeflow.md" in refused
+def test_programs_for_kfp_run_here(project: Any) -> None:
+    shutil.copy(FILES / "training.py.in", project.folder / "training.py")
+    project.stoker("migrate", "training.py", "--write", "--output", "made.py")
+    project.write({"look.py": LOOK})
+    assert "[0.5, 0.2, 3, 5]" in project.run("look.py").stdout
+
+
+LOOK = """
+from made import training
+
+if __name__ == "__main__":
+    run = training(rows=5)
+    best = run.steps["best"].load()
+    written = run.steps["train"][1].outputs["model"].load().read_text()
+    halves = run.steps["split"].outputs
+    print([best, round(float(written) / 5, 3), halves["high"].load(), run.steps["load_it"].outputs["count"].load()])
+"""
+
+PODS = """
+from kfp import dsl, kubernetes
+
+@dsl.component(base_image="python:3.12", packages_to_install=["pandas"])
+def train(rate: float):
+    print(rate)
+
+@dsl.pipeline
+def training(rate: float = 0.1, secret: str = "hub"):
+    task = train(rate=rate).set_accelerator_type("NVIDIA_TESLA_T4").set_accelerator_limit(2)
+    kubernetes.mount_pvc(task, pvc_name="data", mount_path="/data")
+    kubernetes.use_secret_as_env(task, "hub", {"token": "HF_TOKEN"})
+    kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={"token": "OTHER"})
+    kubernetes.add_toleration(task, key="team", operator="Equal", value="ml")
+    made = dsl.importer(artifact_uri="gs://bucket/x", artifact_class=dsl.Dataset)
+"""
+
+
+def test_pods_of_kfp(project: Any) -> None:
+    project.write({"pods.py": PODS})
+    done = project.stoker("migrate", "pods.py", code=1)
+    for words in (
+        '@step(settings={"docker": DockerSettings(requirements=["pandas"], parent_image="python:3.12")})',
+        'accelerators="T4:2"',
+        'persistent_volume_claims={"data": "/data"}',
+        'env={"HF_TOKEN": {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}}',
+        'tolerations=[{"key": "team", "operator": "Equal", "value": "ml"}]',
+    ):
+        assert words in done.stdout
+    left = [line for line in done.stderr.splitlines() if ": by hand: " in line]
+    assert [line.split(":")[1] for line in left] == ["12", "14", "14"]
+    assert "use_secret_as_env" in left[0] and "write a step that fetches it" in left[1]
 
 
 def test_other_files_are_left_alone() -> None:

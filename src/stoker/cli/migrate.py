@@ -50,8 +50,8 @@ _ROOTS: Final = ("run.py", "requirements.txt", "pyproject.toml", "setup.py", "sr
 def command(*, file: Path, write: bool, diff: bool, plan: bool, output: Path | None, as_json: bool) -> int:
     """Rewrite a file, or all files of a folder, from ZenML or Metaflow to Stoker.
 
-    An sbatch script, a program that uses submitit and a task of SkyPilot's become a Python file with a pipeline, which
-    --write puts beside them.
+    An sbatch script, a program that uses submitit or KFP and a task of SkyPilot's become a Python file with a pipeline,
+    which --write puts beside them.
 
     Shows what would change, and says of which lines somebody has to look after. With --write each file is replaced as a
     whole, or not at all; then the pipelines of a folder are planned, each with values of the right types. Ends with 1

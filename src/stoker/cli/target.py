@@ -30,7 +30,7 @@ _ELSEWHERE: Final = {
     "zenml": "`stoker migrate FILE` rewrites it for Stoker, with --write in the file itself",
     "metaflow": "`python -m stoker.flow FILE run` runs it as it is, and `stoker migrate FILE` rewrites it for Stoker, "
     "with --write in the file itself",
-    "kfp": "docs/guide/kubeflow.md says what each word of KFP becomes",
+    "kfp": "`stoker migrate FILE` makes a pipeline of it, with --write --output in a file beside it",
 }
 """A framework whose programs people bring, which a file imports and this Python lacks → what to do."""
 

@@ -6,13 +6,13 @@ import re
 from typing import Callable, Final, Mapping
 
 from stoker.core.errors import SourceError
-from stoker.migrate import sbatch, skyfile, submitit
+from stoker.migrate import kfp, sbatch, skyfile, submitit
 from stoker.migrate.scripts import Translation
 
 Translate = Callable[[str, str], Translation]
 
 _IMPORTS: Final = re.compile(r"^\s*(?:from\s+|import\s+(?:[\w., ]*\s)?)(submitit|kfp)\b", re.MULTILINE)
-_PROGRAMS: Final[Mapping[str, Translate]] = {"submitit": submitit.translate}
+_PROGRAMS: Final[Mapping[str, Translate]] = {"submitit": submitit.translate, "kfp": kfp.translate}
 """Package that a Python program imports → what translates it."""
 
 
@@ -36,9 +36,6 @@ def translation_of(source: bytes, path: str) -> Translation | None:
 def _translator(text: str, path: str) -> Translate | None:
     if path.endswith(".py"):
         match = _IMPORTS.search(text)
-        if match is not None and match[1] not in _PROGRAMS:
-            fix = "docs/guide/kubeflow.md says what each word of KFP becomes"
-            raise SourceError("is a program for KFP, which is not rewritten", where=path, fix=fix)
         return None if match is None else _PROGRAMS[match[1]]
     if path.endswith((".yaml", ".yml")):
         return skyfile.translate if skyfile.is_task(text) else None

@@ -26,7 +26,9 @@ Options = dict[str, Any]
 """Settings by name: what is asked for."""
 NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("pipeline", "step", "Secret"), "stoker"),
-    **dict.fromkeys(("ResourceSettings", "SlurmSettings", "SkypilotSettings", "DockerSettings"), "stoker.config"),
+    **dict.fromkeys(
+        ("ResourceSettings", "SlurmSettings", "SkypilotSettings", "KubeflowSettings", "DockerSettings"), "stoker.config"
+    ),
     **dict.fromkeys(("MPI", "Torchrun", "Accelerate", "DeepSpeed", "Command", "Retry"), "stoker.config"),
 }
 """Name that a translation may use → the module that has it."""
