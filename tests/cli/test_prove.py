@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from tests.waiting import until
 
 
 def signature_holds(page: Path) -> bool:
@@ -34,6 +36,15 @@ def test_this_machine(project: Any) -> None:
     assert signature_holds(page)
     page.write_text(text.replace("**unknown**", "**held**"))
     assert not signature_holds(page)
+
+
+def test_what_takes_too_long_is_ended(project: Any) -> None:
+    """A command that is given no time proves nothing, and nothing of it goes on."""
+    project.stoker("doctor", "--prove", "local", "--wait", "1", "--output", "held.md")
+    assert "it took longer than --wait allows" in (project.folder / "held.md").read_text()
+    assert "running" not in [run.status for run in project.client().runs()]
+    home = str(project.home)
+    until(lambda: not [one for one in psutil.process_iter(["environ"]) if home in str(one.info["environ"])])
 
 
 def test_nothing_runs_without_a_key(stoker: Any, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import attrs
 from stoker import stacks
 from stoker.client import Client, Run
 from stoker.core.errors import EXIT_PREFLIGHT, UsageError
-from stoker.core.status import HOST_OOM
+from stoker.core.status import HOST_OOM, RUN_DONE
 from stoker.core.version import VERSION
 from stoker.core.words import time_text
 
@@ -84,13 +84,16 @@ class Bench:
         self._patience = patience
         self._folder = Path(tempfile.mkdtemp(prefix="stoker-proof-"))
         shutil.copy(STEPS, self._folder / "proof.py")
+        self._client = Client(stack.name)
         self._nonce = os.urandom(4).hex()
         self._tag = ""
+        self._started: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._client.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def trials(self) -> Iterator[Trial]:
@@ -98,10 +101,24 @@ class Bench:
         for name, (title, trial) in TRIALS.items():
             self._tag = f"proof-{self._nonce}-{name}"
             began = time.monotonic()
-            outcome = trial(self)
+            try:
+                outcome = trial(self)
+            finally:
+                self._leave_nothing()
             run = self.found()
             seconds = time.monotonic() - began
             yield Trial(name=name, title=title, outcome=outcome, seconds=seconds, run=run.id if run else "")
+
+    def _leave_nothing(self) -> None:
+        """End what a trial started and did not bring to its end, also where Ctrl-C ended it: jobs cost money."""
+        run = self.found()
+        if run is not None and run.status not in RUN_DONE:
+            self.ends(self._command("cancel", run.id, "--now", "--stack", self.stack.name), SETTLING)
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+                process.communicate()
+        self._started.clear()
 
     # What a user does
 
@@ -126,8 +143,7 @@ class Bench:
 
     def found(self) -> Run | None:
         """The trial's run, if there is one yet."""
-        client = Client(self.stack.name)
-        return next(iter(client.runs(tag=self._tag)), None)
+        return next(iter(self._client.runs(tag=self._tag)), None)
 
     def waits(self, process: subprocess.Popen[str]) -> Run | None:
         """The run of `long` once its second step runs; None if its driver ends before, or takes too long."""
@@ -140,7 +156,7 @@ class Bench:
         return None
 
     def _command(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "stoker", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -148,6 +164,8 @@ class Bench:
             text=True,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
 
 
 def not_done(code: int | None, said: str) -> Outcome:
