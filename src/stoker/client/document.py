@@ -15,7 +15,12 @@ Placements = Mapping[str, Sequence[Placement]]
 
 def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
     """The run as JSON, with the attempts and outputs of its steps."""
-    document = {**run.as_dict(steps=False), "queue_seconds": run.queue_seconds, "active_seconds": run.active_seconds}
+    document = {
+        **run.as_dict(steps=False),
+        "cause": run.cause,
+        "queue_seconds": run.queue_seconds,
+        "active_seconds": run.active_seconds,
+    }
     placements = run.placements
     running = running_keys(run, placements)
     document["left_out"] = [one.as_dict() for one in run.left_out]
