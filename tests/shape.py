@@ -21,7 +21,7 @@ MOST: Mapping[str, int] = {
     "modules": 639,
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
     "lines of code": 118_300,
-    "lines of tests": 118_200,  # a driver that lies well, from end to end; storms of sweeps, schedules and watchers
+    "lines of tests": 118_300,  # a driver that lies well, from end to end; storms of sweeps, schedules and watchers
     "longest file": 914,  # the agent of a node, which counts what failures cost
     "untyped mappings": 2_110,  # jobs of others, as their files have them
 }

@@ -47,6 +47,15 @@ def test_what_takes_too_long_is_ended(project: Any) -> None:
     until(lambda: not [one for one in psutil.process_iter(["environ"]) if home in str(one.info["environ"])])
 
 
+def test_what_the_plan_refuses_is_no_failure(project: Any) -> None:
+    """Also where a trial waits for a step to begin: what the driver said is read."""
+    project.write({"stoker.toml": '[stacks.gpus.settings]\nresources.accelerators = "H100:1"\n'})
+    said = project.stoker("doctor", "--prove", "gpus", "--json", env={"STOKER_SIMULATE": "1xA10"})
+    outcomes = {trial["name"]: trial["outcome"] for trial in json.loads(said.stdout)["trials"]}
+    for name in ("hello", "resume", "cancel"):
+        assert outcomes[name]["verdict"] == "refused" and "STK103" in outcomes[name]["words"], outcomes
+
+
 def test_nothing_runs_without_a_key(stoker: Any, tmp_path: Path) -> None:
     said = stoker("doctor", "--prove", "local", "--key", str(tmp_path / "none"), code=2)
     assert "there is no key" in said.stderr and "leave --key out" in said.stderr

@@ -36,6 +36,8 @@ NAMESPACE: Final = "stoker-proof"
 """What the signature is for: a signature of `ssh-keygen -Y` holds in one namespace only (ssh-keygen(1))."""
 SETTLING: Final = 60.0
 """Seconds within which a cancelled run's driver has ended, beside what the platform takes."""
+LAST_WORDS: Final = 5.0
+"""Seconds for reading what a driver that has ended wrote: without any, nothing of it would be read."""
 Verdict = Literal["held", "failed", "refused", "unknown"]
 
 
@@ -137,6 +139,12 @@ class Bench:
             return None, said
         return process.returncode, said
 
+    def finished(self, pipeline: str) -> Run | Outcome:
+        """The run of a pipeline that has succeeded; else what the trial came to."""
+        code, said = self.ends(self.start(pipeline))
+        run = self.found()
+        return run if code == 0 and run is not None else not_done(code, said)
+
     def stoker(self, *words: str) -> tuple[int | None, str]:
         """A command to its end."""
         return self.ends(self._command(*words))
@@ -182,10 +190,9 @@ def not_done(code: int | None, said: str) -> Outcome:
 
 def prove_hello(bench: Bench) -> Outcome:
     """Outputs reach the next step, in a chain and from a fan-out."""
-    code, said = bench.ends(bench.start("hello"))
-    run = bench.found()
-    if code != 0 or run is None:
-        return not_done(code, said)
+    run = bench.finished("hello")
+    if isinstance(run, Outcome):
+        return run
     value = run.steps["total"].load()
     return (
         Outcome("held", "each step got what the one before returned")
@@ -196,20 +203,18 @@ def prove_hello(bench: Bench) -> Outcome:
 
 def prove_gang(bench: Bench) -> Outcome:
     """Two nodes begin together and meet at the address that both were given."""
-    code, said = bench.ends(bench.start("gang"))
-    run = bench.found()
-    if code != 0 or run is None:
-        return not_done(code, said)
+    run = bench.finished("gang")
+    if isinstance(run, Outcome):
+        return run
     hosts = run.steps["meet"].load()
     return Outcome("held", f"rank 1 on {hosts[1]} met rank 0 on {hosts[0]}")
 
 
 def prove_receipt(bench: Bench) -> Outcome:
     """A step that computes on a device has a receipt that says `used`."""
-    code, said = bench.ends(bench.start("receipt"))
-    run = bench.found()
-    if code != 0 or run is None:
-        return not_done(code, said)
+    run = bench.finished("receipt")
+    if isinstance(run, Outcome):
+        return run
     step = run.steps["compute"]
     receipt, by = step.receipt, step.load()
     if receipt is None:
@@ -226,7 +231,7 @@ def prove_resume(bench: Bench) -> Outcome:
     process = bench.start("long", "--seconds", "20")
     waiting = bench.waits(process)
     if waiting is None:
-        return not_done(*bench.ends(process, 0))
+        return not_done(*bench.ends(process, LAST_WORDS))
     os.killpg(process.pid, signal.SIGKILL)
     bench.ends(process)
     code, said = bench.stoker("resume", waiting.id, "--stack", bench.stack.name)
@@ -260,7 +265,7 @@ def prove_cancel(bench: Bench) -> Outcome:
     process = bench.start("long", "--seconds", "3600")
     waiting = bench.waits(process)
     if waiting is None:
-        return not_done(*bench.ends(process, 0))
+        return not_done(*bench.ends(process, LAST_WORDS))
     asked = time.monotonic()
     code, said = bench.stoker("cancel", waiting.id, "--now", "--stack", bench.stack.name)
     if code != 0:

@@ -76,12 +76,13 @@ class RankWatch:
         since, before = self._waited.get(pid, (process_of(pid)["started"], 0.0))
         self._waited[pid] = now, waited
         last, spent = self._cpu.get(pid, (0.0, 0.0))
-        self._cpu[pid] = now, reading.cpu or 0.0
+        if reading.cpu is not None:
+            self._cpu[pid] = now, reading.cpu
         named = running is not None and running.name != FORWARD and now - running.began >= _WAITED
         return RankUse(
             rank=rank,
             pid=pid,
-            cpus=max(0.0, (reading.cpu or 0.0) - spent) / (now - last) if last and now > last else None,
+            cpus=max(0.0, reading.cpu - spent) / (now - last) if reading.cpu is not None and 0 < last < now else None,
             memory=reading.memory,
             waits=min(1.0, max(0.0, waited - before) / max(0.001, now - since)) if operations else None,
             batches=max((one.number for one in operations if one.name == FORWARD), default=0),
