@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import Any
 
@@ -243,3 +244,54 @@ def test_code_that_is_found_without_its_name_counts(project: Any) -> None:
     assert "step 'wanted': is cached although it looks up code by name" in plan
     why = project.stoker("why", project.client().runs()[0].id, "unknown").stdout
     assert f"it looks up code by name at flow.py:{line}, which no cache key can know" in why, why
+
+
+TARGET = """
+import sys
+from stoker import pipeline, step
+
+@step(cache=True)
+def packaged() -> int:
+    import lib.deep
+    return lib.deep.answer()
+
+@step(cache=True)
+def own() -> int:
+    import beside
+    return beside.answer()
+
+@pipeline
+def flow():
+    packaged()
+    own()
+
+if __name__ == "__main__":
+    print(*(step.status for step in flow().steps.values()))
+"""
+
+
+def test_a_package_in_a_folder_of_the_path_counts_by_its_version(project: Any) -> None:
+    """`pip install --target vendored` puts packages where a person's own modules lie, too; their records part them."""
+
+    def statuses(version: str, inside: int, beside: int) -> list[str]:
+        answer = "def answer():\n    return {}\n"
+        for record in project.folder.glob("vendored/*.dist-info"):
+            shutil.rmtree(record)
+        info = f"vendored/lib-{version}.dist-info"
+        project.write(
+            {
+                "flow.py": TARGET,
+                "vendored/lib/__init__.py": "",
+                "vendored/lib/deep.py": answer.format(inside),
+                f"{info}/METADATA": f"Metadata-Version: 2.1\nName: lib\nVersion: {version}\n",
+                f"{info}/RECORD": "lib/__init__.py,,\nlib/deep.py,,\n",
+                "vendored/beside.py": answer.format(beside),
+            }
+        )
+        finished = project.command([sys.executable, "flow.py"], env={"PYTHONPATH": str(project.folder / "vendored")})
+        return finished.stdout.split()
+
+    assert statuses("1", inside=1, beside=1) == ["succeeded", "succeeded"]
+    assert statuses("1", inside=20, beside=1) == ["cached", "cached"]
+    assert statuses("1", inside=20, beside=300) == ["cached", "succeeded"]
+    assert statuses("2", inside=20, beside=300) == ["succeeded", "cached"]

@@ -8,6 +8,7 @@ Also where something stands in the user's code, as a person reads it: "train.py:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from types import FunctionType
 
 
-INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 """Names of the folders of installed packages."""
 _STANDARD_LIBRARY: Final = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 _STOKER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -32,9 +33,34 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith("<"):
         return not filename.startswith("<frozen")
     path = os.path.abspath(filename)
-    if path.startswith((_STANDARD_LIBRARY, _STOKER)):
-        return False
-    return INSTALLED.isdisjoint(path.split(os.sep))
+    return not path.startswith((_STANDARD_LIBRARY, _STOKER)) and not is_package_file(path)
+
+
+@functools.cache
+def is_package_file(filename: str) -> bool:
+    """Whether a file is an installed package's: below a folder of such packages, or named by the record of a package
+    that was put into any other folder of `sys.path`, as `pip install --target` does."""
+    path = os.path.abspath(filename)
+    if not _INSTALLED.isdisjoint(path.split(os.sep)):
+        return True
+    for entry in sys.path:
+        folder = os.path.join(os.path.abspath(entry), "")
+        if path.startswith(folder) and path[len(folder) :].partition(os.sep)[0] in _recorded(folder):
+            return True
+    return False
+
+
+@functools.cache
+def _recorded(folder: str) -> frozenset[str]:
+    """The files and folders directly below a folder that the records of packages beside them name. Source: the
+    specification of installed projects, "The RECORD file" (https://packaging.python.org/specifications/)."""
+    names: set[str] = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".dist-info"):
+                with contextlib.suppress(OSError), open(os.path.join(entry.path, "RECORD"), encoding="utf-8") as record:
+                    names.update(line.partition("/")[0].partition(",")[0] for line in record)
+    return frozenset(names)
 
 
 def is_user_module(module: ModuleType) -> bool:

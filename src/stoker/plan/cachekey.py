@@ -16,7 +16,6 @@ import hashlib
 import json
 import linecache
 import logging
-import os
 import sys
 import types
 from types import ModuleType
@@ -24,7 +23,7 @@ from typing import Any, Callable, Final, Iterable, Mapping, Protocol, Sequence
 
 from stoker.core.plan import StepPlan, uses_cache
 from stoker.core.secret import looks_secret
-from stoker.core.usercode import INSTALLED, script_module
+from stoker.core.usercode import is_package_file, script_module
 from stoker.core.values import frozen
 from stoker.plan.digest import CodePart, FunctionCode, read_code_of, read_module_code
 from stoker.plan.modulecode import identity
@@ -208,7 +207,7 @@ def _package_of(part: CodePart, value: Any) -> str:
     if not file and callable(value):
         module = sys.modules.get(str(getattr(value, "__module__", "")))
         file = getattr(module, "__file__", None) or ""
-    if INSTALLED.isdisjoint(str(file).split(os.sep)):
+    if not file or not is_package_file(str(file)):
         return ""
     name = value.__name__ if isinstance(value, types.ModuleType) else str(getattr(value, "__module__", ""))
     return name.partition(".")[0]

@@ -32,7 +32,7 @@ from stoker.core.status import (
     WORKER_LOST,
     Retryable,
 )
-from stoker.core.usercode import user_traceback
+from stoker.core.usercode import is_package_file, user_traceback
 from stoker.core.values import frozen, lazy_pattern
 from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
 from stoker.worker.notice import Terminated
@@ -44,7 +44,6 @@ _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.
 _WRAPPERS: Final = frozenset(os.path.join(_HERE, "worker", name) for name in ("evidence.py", "rank.py"))
 """Modules whose functions stand around a framework's in a rank."""
 _STANDARD: Final = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _CRASHES: Final = frozenset(
     getattr(signal, name)
     for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
@@ -276,7 +275,7 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith(("<frozen ", _STANDARD, _HERE)) or any(part in file for part in _INSTALLED)
+    return file.startswith(("<frozen ", _STANDARD, _HERE)) or is_package_file(file)
 
 
 def _is_users(trace: TracebackType | None) -> bool:
