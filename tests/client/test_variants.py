@@ -50,6 +50,9 @@ PIPELINES = """
     @pipeline(dynamic=True)
     def dynamic():
         one.map([0.1, 0.2])
+        configs = grid(3)
+        fit.map(configs, points=2)
+        fit.map([{"rate": 0.5, "deep": {}}, configs[2]], points=2)
 
     if __name__ == "__main__":
         dynamic() if "dynamic" in sys.argv else static(*map(int, sys.argv[1:]))
@@ -136,10 +139,13 @@ def test_a_flows_elements_have_their_foreachs_item(project: Project) -> None:
         assert given(run.steps[f"{name}[1]"], run) == [{"input": "0.2 x"}, {"input": "0.2 y"}]
 
 
-def test_what_no_plan_says_is_not_guessed(project: Project) -> None:
+def test_elements_of_a_dynamic_pipeline_have_what_its_body_gave_them(project: Project) -> None:
     project.run("forms.py", "dynamic")
     (run,) = Client().runs()
-    assert given(run.steps["one"], run) == [{}, {}] and len(run.metrics) == 2
+    assert given(run.steps["one"], run) == [{"rate": 0.1}, {"rate": 0.2}]
+    assert [one["config.rate"] for one in given(run.steps["fit"], run)] == [0.1, 0.2, pytest.approx(0.3)]
+    second = given(run.steps["fit_2"], run)
+    assert second[0] == {"config.rate": 0.5} and second[1]["config.rate"] == pytest.approx(0.3)
 
 
 def test_a_report_of_many_elements_is_small(project: Project) -> None:

@@ -272,8 +272,16 @@ def test_a_killed_driver_loses_no_trial_and_makes_none_twice(search: Any, seed: 
     (run,) = search.client.runs()
     assert run.status == "succeeded", driver.text()
     left = table(run)
-    asked = [one.data["ask"] for one in search.client.store.records.sweep_events(run.id, "train") if "ask" in one.data]
-    told = [one.data["tell"] for one in search.client.store.records.sweep_events(run.id, "train") if "tell" in one.data]
+    asked = [
+        one.data["ask"]
+        for one in search.client.store.records.step_events(run.id, "train", "sweep")
+        if "ask" in one.data
+    ]
+    told = [
+        one.data["tell"]
+        for one in search.client.store.records.step_events(run.id, "train", "sweep")
+        if "tell" in one.data
+    ]
     assert asked == list(range(len(left))) and sorted(told) == asked
     ended = Counter(line for line in search.read("ran") if line.startswith("ended"))
     assert len(ended) == len(left), "all of them ran"

@@ -14,6 +14,7 @@ from typing import Any, Callable, Sequence
 import attrs
 import numpy as np
 import pytest
+from PIL import Image
 from tests.store.zoo import REFUSED, difference, zoo
 
 from stoker.core.errors import SerializationError
@@ -213,8 +214,9 @@ def _dataset(size: int) -> Any:
         lambda n: [lambda: 1, np.ones(n // 8)],  # cloudpickle's
         lambda n: {"a": {1, 2}, "b": np.ones(n // 8)},  # a second digest
         _dataset,
+        lambda n: {"picture": Image.new("CMYK", (5_000, n // 20_000), (1, 2, 3, 4))},
     ],
-    ids=["array", "text", "bytes", "texts", "object", "lambda", "set", "dataset"],
+    ids=["array", "text", "bytes", "texts", "object", "lambda", "set", "dataset", "picture"],
 )
 def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs: Blobs) -> None:
     value, size = make(100_000_000), 100_000_000

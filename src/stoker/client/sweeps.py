@@ -8,7 +8,7 @@ from typing import Any, Final, Mapping, Sequence
 from stoker.client.metrics import Metric
 from stoker.client.steps import Step
 from stoker.core.metrics import Point, Series
-from stoker.core.sweep import Goal, Plain
+from stoker.core.sweep import SWEEP_EVENT, Goal, Plain
 from stoker.core.values import frozen
 from stoker.store.store import Store
 
@@ -65,7 +65,7 @@ class SweepRecord:
 
 def sweep_of(store: Store, step: Step) -> SweepRecord | None:
     """The sweep whose trials the elements of a step are; None for another fan-out."""
-    events = [one.data for one in store.records.sweep_events(step.run_id, step.key)]
+    events = [one.data for one in store.records.step_events(step.run_id, step.key, SWEEP_EVENT)]
     if not events:
         return None
     asked: list[Mapping[str, Any]] = []

@@ -22,8 +22,10 @@ from stoker.client.sweeps import metric_of, sweep_of
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.flow import ELEMENTS, TRANSITION
+from stoker.core.protocol import MAPPED
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.status import STOPPED
+from stoker.core.sweep import SWEEP_EVENT
 from stoker.core.values import frozen, lazy_pattern
 from stoker.store import artifacts
 from stoker.store.store import Store
@@ -167,11 +169,11 @@ def plain_values(values: Mapping[str, Any], prefix: str = "") -> dict[str, Plain
 def given_to(store: Store, step: Step) -> list[dict[str, Plain]]:
     """What each element of a fan-out was given that another one was not; empty where the store does not say it.
 
-    Of a flow's foreach it is `input`. The elements of a dynamic pipeline are given values that no plan has.
+    Of a flow's foreach it is `input`.
     """
     trials = [
         plain_values(one.data["params"])
-        for one in store.records.sweep_events(step.run_id, step.key)
+        for one in store.records.step_events(step.run_id, step.key, SWEEP_EVENT)
         if "ask" in one.data
     ]
     if trials:
@@ -179,8 +181,11 @@ def given_to(store: Store, step: Step) -> list[dict[str, Plain]]:
     text = store.records.plan(step.run_id)
     plan = json.loads(text) if text else {}
     steps = {str(one["key"]): one for one in plan.get("steps", ())}
+    mapped = store.records.step_events(step.run_id, step.key, MAPPED)
     try:
-        if plan.get("dynamic"):
+        if mapped:  # called by a dynamic pipeline, of which no plan has the calls
+            columns = {name: _items(store, step, tree) for name, tree in mapped[-1].data.items()}
+        elif plan.get("dynamic"):
             columns = {"input": _foreach_items(store, step, steps)}
         else:
             planned = steps.get(step.key, {})

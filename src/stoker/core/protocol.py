@@ -43,16 +43,18 @@ class FunctionSource:
 
 VERSION: Final = 1
 JOB: Final = "job"
+"""The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
+seconds since the epoch, and what is known of where it is (`job`, `id`, `node`, `partition`, `task`, `url`)."""
 STRAGGLER: Final = "straggler"
 """The note of an event that names a rank for which others wait: `rank`, the `share` of the time, and a `message`."""
 ASIDE: Final = "aside"
 """The note of lines that are for the log alone."""
 EXTRA_TIME: Final = "extra time"
 """The note that says that what a step does from now on may take `seconds` more than its timeout."""
-"""The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
-seconds since the epoch, and what is known of where it is (`job`, `id`, `node`, `partition`, `task`, `url`)."""
 DIED: Final = "died"
 """The kind of event by which an agent says that a rank ended otherwise than by its own code's will."""
+MAPPED: Final = "mapped"
+"""The kind of the event that has the inputs of a dynamic pipeline's fan-out, over whose elements it goes."""
 METRICS: Final = "metrics"
 """The kind of event that has what a step logged of itself."""
 LEFT_OUT: Final = "left-out"

@@ -16,6 +16,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError, RunCancelled, RunFailed
 from stoker.core.graph import GraphNode
 from stoker.core.plan import StepPlan
+from stoker.core.protocol import MAPPED
 from stoker.core.status import STEP_GOOD
 from stoker.engine import events as ev
 from stoker.engine.runner import RunLoop
@@ -115,6 +116,9 @@ class DynamicBody:
                 runner.post(partial(runner.growth.say, text))
         (step,) = with_rates([step], findings)
         ready = self._ready(step)
+        given = {name: ready.inputs[name] for name in ready.mapped if name in ready.inputs}
+        if given:
+            runner.post(lambda: runner.note(MAPPED, ready.key, given))
         runner.post(lambda: runner.add([ready]))
 
     def result(self, key: str, output: str) -> Any:

@@ -15,6 +15,7 @@ from stoker.core.plan import LogLine, StepPlan, uses_cache
 from stoker.core.protocol import JOB
 from stoker.core.registry import registers
 from stoker.core.status import STEP_GOOD, StepStatus
+from stoker.core.sweep import SWEEP_EVENT
 from stoker.core.values import frozen
 from stoker.core.words import bounded
 from stoker.engine.execution import StepExecution
@@ -213,9 +214,9 @@ class Recorder:
 
     def sweep_events(self, key: str) -> list[Mapping[str, Any]]:
         """What earlier sessions recorded of a sweep, in order."""
-        return (
-            [one.data for one in self._ask(self._store.records.sweep_events, self._run, key)] if self._resumed else []
-        )
+        if not self._resumed:
+            return []
+        return [one.data for one in self._ask(self._store.records.step_events, self._run, key, SWEEP_EVENT)]
 
     def had_failed(self, key: str) -> bool:
         """Whether a fan-out had failed when this session began."""

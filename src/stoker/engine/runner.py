@@ -206,6 +206,10 @@ class RunLoop:
         self._recorder.record_pending(pending)
         self.tell(ev.Added(tasks=tuple(tasks)))
 
+    def note(self, kind: str, key: str, data: Mapping[str, Any]) -> None:
+        """Record an event of a step that is about to be added."""
+        self._recorder.record_event(kind, key, data)
+
     def close(self, *, failed: bool = False) -> None:
         """Declare that no more steps are added."""
         self.tell(ev.Closed(failed=failed))

@@ -546,9 +546,9 @@ class Records:
         values = self.database.rows(self._sql["left_out_events"], (since, run_id, run_id))
         return [rows.EVENTS.row_of(row) for row in values]
 
-    def sweep_events(self, run_id: str, key: str) -> list[EventRow]:
-        """The events that tell of a sweep, in order."""
-        return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["sweep_events"], (run_id, key))]
+    def step_events(self, run_id: str, key: str, kind: str) -> list[EventRow]:
+        """The events of one kind that tell of a step, in order."""
+        return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["step_events"], (run_id, key, kind))]
 
     def next_seq(self, run_id: str) -> int:
         """The first number that no event of the run has."""
@@ -817,8 +817,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     + " WHERE kind IN ('left', 'left-ended', 'resumed') AND (run_id = ? OR ? = '') ORDER BY run_id, seq",
     "left_out_events": _columns(rows.EVENTS.columns, "events")
     + " WHERE kind = 'left-out' AND time >= ? AND (run_id = ? OR ? = '') ORDER BY time, seq",
-    "sweep_events": _columns(rows.EVENTS.columns, "events")
-    + " WHERE run_id = ? AND key = ? AND kind = 'sweep' ORDER BY seq",
+    "step_events": _columns(rows.EVENTS.columns, "events") + " WHERE run_id = ? AND key = ? AND kind = ? ORDER BY seq",
     "last_seq": "SELECT max(seq) FROM events WHERE run_id = ?",
     "cached": f"{_CACHE} WHERE key = ? AND (expires IS NULL OR expires > ?)",
 }

@@ -8,6 +8,7 @@ pickled at all, the error names the part of it that is the reason.
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import mmap
 import pickle
@@ -16,7 +17,7 @@ import weakref
 from collections.abc import Coroutine
 from collections.abc import Iterator as AnyIterator
 from types import FunctionType
-from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
+from typing import Any, BinaryIO, Callable, Final, Iterable, Iterator, Mapping
 
 from stoker.core.errors import SerializationError
 from stoker.store.serializers.base import Stored, full_name
@@ -33,6 +34,8 @@ PROTOCOL: Final = 5
 """The newest that every supported Python reads."""
 _ALIGNED: Final = 64
 """What the places of buffers are multiples of, as NumPy's own files align their numbers."""
+_STRIP: Final = 1 << 20
+"""Bytes of a picture's pixels that are made at a time."""
 _MAX_PARTS: Final = 2000
 """Parts of a value that are tried to find the one that cannot be pickled."""
 _MAX_DEPTH: Final = 30
@@ -51,7 +54,7 @@ class Pickle:
         kind = ObservingPickler if _has_file("__main__") else _ScriptlessPickler
         pickler = kind(detector, PROTOCOL, buffer_callback=buffers.take)
         pickler.references = References()
-        reducers = _reducers()
+        reducers = _reducers(buffers)
         if reducers:
             pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
         pickler.dump(value)
@@ -93,7 +96,14 @@ class Buffers:
     """The large buffers of a pickle, which are written behind it: inside of it each would be copied first."""
 
     def __init__(self) -> None:
-        self._views: list[memoryview] = []
+        self._found: list[tuple[int, Iterable[Any]]] = []
+        self._later: dict[int, tuple[bytearray, int, Iterable[Any]]] = {}
+
+    def later(self, size: int, pieces: Iterable[Any]) -> pickle.PickleBuffer:
+        """What a pickle is given for a buffer of `size` bytes that are made, piece by piece, when they are written."""
+        mark = bytearray(1)
+        self._later[id(mark)] = mark, size, pieces
+        return pickle.PickleBuffer(mark)
 
     def take(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep a buffer; true for one that is left to the pickle."""
@@ -101,18 +111,21 @@ class Buffers:
             view = buffer.raw()
         except BufferError:  # not contiguous, for which pickle has an error
             return True
+        if id(view.obj) in self._later:
+            self._found.append(self._later[id(view.obj)][1:])
+            return False
         if view.nbytes < LARGE_BUFFER:
             return True
-        self._views.append(view)
+        self._found.append((view.nbytes, (view,)))
         return False
 
     def write(self, file: BinaryIO) -> dict[str, Any]:
         """Write the buffers; returns "buffers", the first byte and the size of each, for the artifact's `meta`."""
         places = []
-        for view in self._views:
+        for size, pieces in self._found:
             file.write(bytes(-file.tell() % _ALIGNED))
-            places.append([file.tell(), view.nbytes])
-            file.write(view)
+            places.append([file.tell(), size])
+            file.writelines(pieces)
         return {"buffers": places} if places else {}
 
 
@@ -169,18 +182,46 @@ def _cloudpickle(value: Any, file: BinaryIO) -> tuple[References, Buffers]:
             return super().reducer_override(value)
 
     pickler = Observing(file, PROTOCOL, buffer_callback=buffers.take)
-    reducers = _reducers()
+    reducers = _reducers(buffers)
     if reducers:
         pickler.dispatch_table = {**dict(pickler.dispatch_table), **reducers}
     pickler.dump(value)
     return references, buffers
 
 
-def _reducers() -> dict[type, Callable[[Any], Any]]:
-    """How tensors are pickled; empty if torch is not imported, because then no value contains one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "nn"):
-        return {}
+def _reducers(buffers: Buffers) -> dict[type, Callable[[Any], Any]]:
+    """How tensors and pictures are pickled, of the libraries that are imported: no value has anything of another."""
+    reducers: dict[type, Callable[[Any], Any]] = {}
+    torch, pillow = sys.modules.get("torch"), sys.modules.get("PIL.Image")
+    if torch is not None and hasattr(torch, "nn"):
+        reducers |= _torch_reducers(torch)
+    if pillow is not None and hasattr(pillow, "Image"):
+        reducers[pillow.Image] = functools.partial(_picture, buffers)
+    return reducers
+
+
+def _picture(buffers: Buffers, image: Any) -> Any:
+    """A picture without its pixels, which Pillow would copy twice, and its pixels in strips of whole rows."""
+    image.load()
+    width, height = image.size
+    row = len(image.crop((0, 0, width, 1)).tobytes()) if width and height else 0
+    if row * height < LARGE_BUFFER:
+        return image.__reduce_ex__(PROTOCOL)
+    rows = max(1, _STRIP // row)
+    strips = (image.crop((0, top, width, min(height, top + rows))).tobytes() for top in range(0, height, rows))
+    return picture, (image.info, image.mode, image.size, image.getpalette(), buffers.later(row * height, strips))
+
+
+def picture(*state: Any) -> Any:
+    """Pillow's picture of a state, as Pillow itself makes it. Pickles name this function."""
+    from PIL import Image
+
+    image = Image.Image()
+    image.__setstate__(list(state))
+    return image
+
+
+def _torch_reducers(torch: Any) -> dict[type, Callable[[Any], Any]]:
 
     def tensor(value: Any) -> Any:
         return (value if value.device.type == "cpu" else value.cpu()).__reduce_ex__(PROTOCOL)
