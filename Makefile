@@ -109,7 +109,7 @@ bench-slurm: $(VENV)/.test servers  ## measure chains and fan-outs on a Slurm cl
 bench-proof: $(VENV)/.test  ## put the sourced cases to the planner, and compare its proofs with what is true
 	@$(BIN)/python -m benchmarks.proof --write
 
-bench-peers: $(VENV)/.bench  ## measure flows beside Metaflow's, where that is installed
+bench-peers: $(VENV)/.bench  ## measure the same work by Metaflow and joblib, where they are installed
 	@$(BIN)/python -m benchmarks --peers
 
 site: $(VENV)/.test  ## the documentation as a site, in build/site/site

@@ -72,11 +72,16 @@ def warm(name: str, n: int) -> float:
     return inside(name, n)
 
 
-def cached(name: str, n: int) -> float:
+def cached(name: str, n: int, program: str = "benchmarks.workloads") -> float:
     """Seconds inside the process of the second run on the same store."""
     with Home() as home:
-        home.run("-m", "benchmarks.workloads", name, str(n))
-        return float(home.run("-m", "benchmarks.workloads", name, str(n))[1]["seconds"])
+        home.run("-m", program, name, str(n))
+        return float(home.run("-m", program, name, str(n))[1]["seconds"])
+
+
+def joblib(name: str, n: int) -> float:
+    with Home() as home:
+        return float(home.run("-m", "benchmarks.joblibwork", name, str(n))[1]["seconds"])
 
 
 def memory(name: str, n: int, field: str) -> float:
@@ -214,7 +219,7 @@ RANKS: dict[str, tuple[str, str, Callable[[], float]]] = {
     "ranks_hang": ("  from the end of `hang_after`", "s", lambda: ranks("hangs")),
     "rank_evidence": ("evidence in a training step of a millisecond", "%", lambda: ranks("evidence")),
 }
-PEERS: dict[str, tuple[str, str, Callable[[], float]]] = {
+METAFLOW: dict[str, tuple[str, str, Callable[[], float]]] = {
     "metaflow_foreach": (
         "Metaflow: foreach of 50 trivial tasks",
         "s",
@@ -231,7 +236,35 @@ PEERS: dict[str, tuple[str, str, Callable[[], float]]] = {
         lambda: flow(97, "--quiet run", "--quiet resume end", metaflow=True),
     ),
 }
-"""The same flow with another's import; beside them stand our own rows."""
+"""The same flow with another's import."""
+JOBLIB: dict[str, tuple[str, str, Callable[[], float]]] = {
+    "joblib_three": (
+        "  joblib: three cached calls, whole process",
+        "s",
+        lambda: whole("-m", "benchmarks.joblibwork", "three", "3"),
+    ),
+    "joblib_cached": (
+        "  joblib: one more cached call (100 → 1,100)",
+        "ms",
+        lambda: slope(lambda n: cached("chain", n, "benchmarks.joblibwork"), 100, 1100),
+    ),
+    "joblib_array": (
+        "  joblib: 1 GiB array from call to call",
+        "s",
+        lambda: [joblib("array", 1024) for _ in range(2)][1],
+    ),
+    "joblib_fresh": (
+        "  joblib: one more call that imports numpy, in a worker that is kept (20 → 220)",
+        "ms",
+        lambda: slope(lambda n: joblib("fresh", n), 20, 220),
+    ),
+}
+"""The same work with joblib."""
+PEERS = {
+    "metaflow": (("flow_foreach", "flow_resume", "flow_again"), METAFLOW),
+    "joblib": (("hello", "cached", "array", "fresh_numpy"), JOBLIB),
+}
+"""Package → our own rows, and beside them what it takes."""
 if os.environ.get("BENCH_POSTGRES"):  # the address of an empty database
     MEASURES["names_postgres"] = ("  PostgreSQL", "ms", lambda: names(postgres=True))
 if all(
@@ -290,15 +323,16 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--rows", nargs="*", default=list(MEASURES))
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--peers", action="store_true", help="flows here and with what others have, if it is installed")
+    parser.add_argument("--peers", action="store_true", help="what others take beside us, as far as they are installed")
     options = parser.parse_args()
     if options.peers:
-        if importlib.util.find_spec("metaflow") is None:
-            print("Metaflow is not installed here: `.venv/bin/python -m pip install metaflow`, and `make bench-peers`")
-            return
-        MEASURES.update(PEERS)
-        options.rows = [name for name in MEASURES if name.startswith(("flow_", "metaflow_"))]
-        options.output = options.output or HERE / "peers.json"
+        options.rows, options.output = [], options.output or HERE / "peers.json"
+        for package, (own, peers) in PEERS.items():
+            if importlib.util.find_spec(package) is None:
+                print(f"{package} is not installed here: `.venv/bin/python -m pip install {package}`")
+                continue
+            MEASURES.update(peers)
+            options.rows += [*own, *peers]
     values: dict[str, list[float]] = {name: [] for name in options.rows}
     for turn in range(options.repeat):
         for name in options.rows:
