@@ -29,6 +29,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "amdsmi": ("stoker.vendors.amd",),
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.plan", "stoker.store"),
+    "PIL": ("stoker.store",),
     "cryptography": ("stoker.client.namedsecrets",),  # Fernet: no encryption of our own
     "docker": ("stoker.backends.docker.engines",),
     "fsspec": (
