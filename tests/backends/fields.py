@@ -464,7 +464,7 @@ KUBERNETES = Row(
         "grace_period": "`terminationGracePeriodSeconds`",
         "pod_startup_timeout": Held(
             "the driver ends a job that waits longer",
-            by="tests/kubernetes/test_runs_failures.py::test_a_wait_that_takes_longer_than_it_may",
+            by="tests/kubernetes/test_runs.py::test_a_wait_that_takes_longer_than_it_may",
         ),
         "pull_timeout": Held(
             "the driver ends a job whose image cannot be pulled for longer",

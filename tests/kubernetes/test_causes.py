@@ -114,21 +114,6 @@ def test_the_end_is_told_rightly_and_at_no_point_wrongly(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_caller_who_sees_only_the_end_reads_the_same(name: str) -> None:
-    """After a restart of the driver there are the last states alone, and no events."""
-    world = World()
-    for event in recording(name).events:
-        world.see(event)
-    world.events.clear()
-    jobs = list(world.jobs.values())
-    for which, (_, end) in zip(named(jobs), world.ends()):
-        expected = ENDS[name].get(which)
-        assert (end is None) == (expected is None)
-        if end is not None and expected is not None:
-            assert (end.state, end.cause, end.index) == (expected.state, expected.cause, expected.index)
-
-
-@pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("behind", [4, 1000])
 def test_watches_that_arrive_in_another_order_give_no_wrong_end(name: str, behind: int) -> None:
     """Pods' events may come late, also after all of the Job's, or the Jobs' may: each kind comes in its own order."""

@@ -10,8 +10,8 @@ import attrs
 import pytest
 from tests.kubernetes.drivers import killed, nothing_left, says, stack, start
 from tests.kubernetes.server.cluster import LocalCluster
-from tests.kubernetes.test_probe import team
 from tests.kubernetes.test_prove import need
+from tests.kubernetes.test_setup import team
 
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.api.client import Cluster

@@ -371,11 +371,11 @@ def test_a_pod_that_is_not_reached_is_given_up_where_others_are(
     cluster.reset([{"name": "small", "capacity": {"cpu": "64", "memory": "64Gi", "pods": "3"}}])
     # Longer than a pod may run and not be reached.
     few = MAIN + "    from stoker.backends.kubernetes.warm import sessions\n    sessions.UNREACHED = 3.0\n"
-    text = program(tmp_path, length=5.0).replace(MAIN, few)
+    text = program(tmp_path, length=2.0).replace(MAIN, few)
     kube.write({"stoker.toml": stack(cluster, "idle_after = 600"), "train.py": text})
     cluster.fault("server-error", path=".*-pool-[a-z0-9]+-1-[a-z0-9]+/exec", status=500)
-    kube.run("train.py", "many", "6", timeout=180.0)
-    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 6
+    kube.run("train.py", "many", "8", timeout=180.0)
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 8
     counts = cluster.counts()
     assert counts["delete pods"] == 1 and "create secrets" not in counts, "no step has a pod of its own"
     cluster.wait(lambda: nothing_left(cluster))

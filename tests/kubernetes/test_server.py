@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes.server.cluster import LocalCluster
+from tests.kubernetes.clusters import RECORDED
+from tests.kubernetes.forms import forms
+from tests.kubernetes.recordings import names, recording
+from tests.kubernetes.replay import Replay, differences, reply_differences
+from tests.kubernetes.server.cluster import GPU_LABELS, LocalCluster
 from tests.kubernetes.server.objects import Object, condition_of
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -88,7 +94,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-def test_a_forked_program_sees_what_an_executed_one_does(cluster: LocalCluster) -> None:
+def test_a_forked_program_sees_what_an_executed_one_does(cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
     seen = []
     for way in ("executed", "forked"):
         if way == "forked":
@@ -143,3 +149,141 @@ def test_a_server_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="outlived"):
         server.close()
     assert not server.processes()
+
+
+NODE: Object = {
+    "name": "gpu-node-1",
+    "capacity": {"cpu": "64", "memory": "64Gi", "ephemeral-storage": "200Gi", "pods": "400", "nvidia.com/gpu": "8"},
+    "labels": GPU_LABELS,
+}
+"""As the recorded node, but with room for all scenarios at once."""
+SPEED = 8.0
+"""A back-off must be longer than what the scenarios' commands do meanwhile."""
+GPUS = ["06-queued-for-gpus", "12-preempted", "14-indexed-gang-succeeds", "15e-gang-partly-scheduled"]
+"""Scenarios that need the whole node's GPUs."""
+NODES = ["16-node-lost-then-back", "16b-node-removed", "16c-only-node-lost-then-back"]
+ALONE = [*GPUS, *NODES, "26-rejected-by-kubelet"]
+OTHERWISE = ["18-forbidden", "19-invalid-objects", "21-watch-expired-and-ended"]
+"""Scenarios that are about replies only; 21 is in test_server.py."""
+TOGETHER = [name for name in names() if name not in ALONE + OTHERWISE]
+ONE_HAS: dict[str, str] = {
+    "Pod.status.resources.limits.memory: quantity Ki": "of a cgroup that is there for a moment after its containers",
+}
+"""Fields with the forms of their values that only recorded objects may have, or only those here, and why."""
+BODIES_LEFT_OUT = ("not JSON", "a Job with an env value of")
+"""Notes of requests whose body was not recorded."""
+
+
+@pytest.fixture
+def bare(cluster: LocalCluster) -> LocalCluster:
+    """A cluster with one node and the scenarios' priority classes."""
+    prepare(cluster, [NODE])
+    return cluster
+
+
+def prepare(cluster: LocalCluster, nodes: list[Object], speed: float = SPEED) -> None:
+    """Begin anew with these nodes."""
+    cluster.reset(nodes, speed=speed)
+    for name, value in (("low", 100), ("urgent", 1000)):
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        cluster.create(path, {"metadata": {"name": name}, "value": value})
+
+
+def played(
+    cluster: LocalCluster, name: str, scratch: Path, haste: float = 4.0, replays: list[Replay] | None = None
+) -> list[str]:
+    """What one scenario does otherwise here than recorded."""
+    replay = Replay(cluster, recording(name), scratch, haste)
+    seen = replay.run()
+    if replays is not None:
+        replays.append(replay)
+    return [*differences(recording(name), seen), *reply_differences(replay), *replay.flaws()]
+
+
+def form_differences(replays: list[Replay], nodes: Object) -> list[str]:
+    """The fields, and the forms of their values, that only the recorded objects have or only those here."""
+    there, here = {"NodeList": [RECORDED]}, {"NodeList": [nodes]}
+    for replay in replays:
+        for event in replay.recording.events:
+            there.setdefault(event.object["kind"], []).append(event.object)
+        for event in replay.seen():
+            here.setdefault(event.object["kind"], []).append(event.object)
+        for request, _, body in replay.replies:
+            if isinstance(request.get("reply"), dict) and isinstance(body, dict):
+                there.setdefault(f"reply {request['reply'].get('kind')}", []).append(request["reply"])
+                here.setdefault(f"reply {body.get('kind')}", []).append(body)
+    assert there.keys() == here.keys() and len(there) >= 7
+    recorded, own = ({one for kind in kinds for one in forms(kind, kinds[kind])} for kinds in (there, here))
+    assert len(recorded) > 400
+    known = set(ONE_HAS)
+    return [f"only recorded: {one}" for one in sorted(recorded - own - known)] + [
+        f"only here: {one}" for one in sorted(own - recorded - known)
+    ]
+
+
+def test_scenarios_side_by_side(bare: LocalCluster, tmp_path: Path) -> None:
+    replays: list[Replay] = []
+
+    def play(name: str) -> list[str]:
+        return played(bare, name, tmp_path / "together", replays=replays)
+
+    with ThreadPoolExecutor(12) as threads:
+        found = dict(zip(TOGETHER, threads.map(play, TOGETHER)))
+    assert len(found) >= 48
+    different = {name: lines for name, lines in found.items() if lines}
+    # On a busy machine one of the fifty may take a state for another's delay; alone, and with more time, it does not.
+    for slower in (1.0, 4.0):
+        for name in different:
+            prepare(bare, [NODE], speed=SPEED / slower)
+            different[name] = played(bare, name, tmp_path / f"alone {slower:g}", 4.0 / slower, replays)
+        different = {name: lines for name, lines in different.items() if lines}
+    assert not different
+    assert not form_differences(replays, bare.get("/api/v1/nodes"))
+
+
+@pytest.mark.parametrize("name", [*GPUS, "26-rejected-by-kubelet"])
+def test_scenarios_that_need_all_gpus(bare: LocalCluster, tmp_path: Path, name: str) -> None:
+    assert not played(bare, name, tmp_path)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_nodes_that_fall_silent_or_go(cluster: LocalCluster, tmp_path: Path, name: str) -> None:
+    # In the first scenario there are two more nodes, which have room for nothing.
+    others = [{"name": f"other-{number}", "capacity": {}} for number in (1, 2)] if name == NODES[0] else []
+    prepare(cluster, [NODE, *others], speed=20.0)
+    assert not played(cluster, name, tmp_path, haste=20.0)
+
+
+def test_what_an_account_may_not_do(bare: LocalCluster, tmp_path: Path) -> None:
+    scenario = copy.copy(recording("18-forbidden"))
+    replay = Replay(bare, scenario, tmp_path)
+    bare.create("/api/v1/namespaces", {"metadata": {"name": replay.namespace}})
+    path = f"/api/v1/namespaces/{replay.namespace}"
+    bare.create(f"{path}/serviceaccounts", {"metadata": {"name": "viewer"}})
+    bare.create(
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{replay.namespace}/rolebindings",
+        {
+            "metadata": {"name": "viewer"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+            "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": replay.namespace}],
+        },
+    )
+    replay.send_all()
+    assert len(replay.replies) == 11
+    assert not reply_differences(replay)
+    reviews = [(request, body) for request, _, body in replay.replies if "accessreviews" in request["path"]]
+    assert len(reviews) == 3
+    assert all(body["status"] == request["reply"]["status"] for request, body in reviews)
+
+
+def test_what_is_invalid(bare: LocalCluster, tmp_path: Path) -> None:
+    replay = Replay(bare, recording("19-invalid-objects"), tmp_path)
+    bare.create("/api/v1/namespaces", {"metadata": {"name": replay.namespace}})
+    replay.send_all(leave_out=BODIES_LEFT_OUT)
+    assert len(replay.replies) >= 35
+    assert not reply_differences(replay)
+    path = f"/apis/batch/v1/namespaces/{replay.namespace}/jobs"
+    status, body = bare.request("POST", path, "{not json")
+    assert (status, body["reason"]) == (400, "BadRequest")
+    status, body = bare.request("POST", path, {"kind": "Job", "metadata": {"annotations": {"a": "x" * 4_000_000}}})
+    assert (status, body["reason"]) == (413, "RequestEntityTooLarge")

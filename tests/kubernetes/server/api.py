@@ -44,12 +44,10 @@ from tests.kubernetes.server.objects import (
     Resource,
     copied,
 )
-from tests.kubernetes.server.options import check_fields
-from tests.kubernetes.server.patches import patched
 from tests.kubernetes.server.schemas import flaws
-from tests.kubernetes.server.selectors import selection
+from tests.kubernetes.server.selectors import check_fields, selection
 from tests.kubernetes.server.store import key_of
-from tests.kubernetes.server.updates import check_update
+from tests.kubernetes.server.updates import check_update, patched
 from tests.kubernetes.server.validation import check_encoding, count_causes, metadata_causes
 from tests.kubernetes.server.watching import Watches, WatchRequest
 from tests.kubernetes.server.world import World

@@ -1,12 +1,14 @@
-"""What an update may not change: the fields that are fixed once an object is there."""
+"""What an update may not change: the fields that are fixed once an object is there; and merge patches
+(https://www.rfc-editor.org/rfc/rfc7396), which is what is sent here."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
-from tests.kubernetes.server.failures import Cause, invalid
-from tests.kubernetes.server.objects import CONFIG_MAPS, JOBS, SECRETS, Object, Resource
+from tests.kubernetes.server.failures import Cause, Refused, bad_request, invalid
+from tests.kubernetes.server.objects import CONFIG_MAPS, JOBS, SECRETS, Object, Resource, copied
 
 IMMUTABLE = "field is immutable"
 
@@ -63,3 +65,33 @@ def _data_causes(before: Object, after: Object) -> Iterator[Cause]:
 
 def _printed(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+MERGE = "application/merge-patch+json"
+
+
+def patched(object: Object, content_type: str, text: str) -> Object:
+    """The object after a patch.
+
+    Raises:
+        Refused: It is no merge patch.
+    """
+    if content_type != MERGE:
+        raise Refused(415, "415: Unsupported Media Type", "UnsupportedMediaType", {})
+    patch = json.loads(text)
+    if not isinstance(patch, dict):
+        raise bad_request("error decoding patch: json: cannot unmarshal array into Go value of type map")
+    merged: Object = _merged(object, patch)
+    return merged
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return copied(patch)
+    merged = dict(old) if isinstance(old, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merged(merged.get(name), value)
+    return merged

@@ -14,7 +14,6 @@ from stoker.backends.base.backend import settings_of
 from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubeflow import requests
-from stoker.backends.kubeflow import requests as kfp
 from stoker.backends.kubeflow.api import ENDPOINT as ENDPOINT_VARIABLE
 from stoker.backends.kubeflow.api import KubeflowApi, address_of, named_host
 from stoker.backends.kubeflow.platform import KubeflowPlatform
@@ -93,9 +92,9 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Fi
         yield report.error(CANNOT, "cannot be a pod", error.message, error.fix)
         return
     yield from _place(template, settings, site, report)
-    for what, why in kfp.badly_named(template):
+    for what, why in requests.badly_named(template):
         yield report.error(WITHOUT_WORDS, what, why, "rename it, or run the step on the kubernetes backend")
-    missing = kfp.inexpressible(template)
+    missing = requests.inexpressible(template)
     if missing:
         why = "KFP's platform specification has no words for it, and would drop it"
         fix = "remove it, or run the step on the kubernetes backend"
@@ -218,7 +217,7 @@ def _lines_by_hand(job: Job, request: Mapping[str, Any], host: str, experiment: 
         return
     specs = request["request"]["pipeline_spec"]
     spec, platform = (specs["pipeline_spec"], specs["platform_spec"]) if "pipeline_spec" in specs else (specs, {})
-    yield from file_lines(PIPELINE, kfp.document(spec, platform))
+    yield from file_lines(PIPELINE, requests.document(spec, platform))
     yield needs_command("kfp", "pip install kfp")
     name = request["request"]["display_name"]
     words = ["run", "create", "--experiment-name", experiment, "--run-name", name, "--package-file", PIPELINE]

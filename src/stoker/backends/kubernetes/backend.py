@@ -11,6 +11,8 @@ import shlex
 import sys
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
+import attrs
+
 from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
 from stoker.backends.base.byhand import document_lines, input_lines, needs_command, stop, subshell, yaml_text
 from stoker.backends.base.watched import Watched
@@ -109,7 +111,10 @@ class KubernetesBackend(Watched):
             "namespace": settings.get("namespace") or place.namespace,
             **({"objects": [body for _, body in helpers]} if helpers else {}),
             "job": k8sjobs.manifest([job], self._site, self._options, **shared),
-            "document": [self._shown_entry(job, settings)],
+            # A job is shown without its secrets.
+            "document": [
+                k8sjobs.entry(attrs.evolve(job, secrets={}), self._site, settings, shares=self._shares, environment={})
+            ],
         }
 
     def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
@@ -126,9 +131,6 @@ class KubernetesBackend(Watched):
             return self._cluster.access.place
         except SettingsError:
             return KubernetesContext(context=UNKNOWN, server=UNKNOWN, namespace=UNKNOWN, cluster={}, user={})
-
-    def _shown_entry(self, job: Job, settings: KubernetesSettings) -> Mapping[str, Any]:
-        return k8sjobs.entry(k8sjobs.without_secrets(job), self._site, settings, shares=self._shares, environment={})
 
 
 # The script by which a person runs a rendered job by hand. Stoker's worker, which runs bring and take away, is made by

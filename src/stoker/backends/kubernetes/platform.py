@@ -13,7 +13,7 @@ import select
 import time
 from typing import Any, Collection, Final, Mapping, Sequence
 
-from stoker.backends.base.adoption import EarlierJob, EarlierJobs
+from stoker.backends.base.adoption import EarlierJobs
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed
@@ -21,7 +21,7 @@ from stoker.backends.kubernetes.api.client import Cluster, delete, existing
 from stoker.backends.kubernetes.api.follow import Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.explain.causes import JobEnd
 from stoker.backends.kubernetes.explain.pending import Explanations, Pending, patience_of
-from stoker.backends.kubernetes.objects import condition, index_of
+from stoker.backends.kubernetes.objects import condition, index_of, main_name
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.running.ending import Deletions, delete_job, end_pod
 from stoker.backends.kubernetes.running.handles import (
@@ -143,23 +143,14 @@ class KubernetesPlatform:
         """Find the Jobs of earlier drivers of a run, and Secrets of theirs whose Job was never created."""
         follower = self.follower(namespace, run)
         self.read(follower)
-        for name, thing in follower.jobs.things.items():
+        for thing in follower.jobs.things.values():
             place = job_object(thing, namespace, run)
             if place is None or thing["metadata"].get("deletionTimestamp"):
                 continue
-            if self._path_of(namespace, name) in self._handles:
+            if place.path in self._handles:
                 continue
-            self._earlier.add(
-                EarlierJob(
-                    run=run,
-                    key=one["key"],
-                    kind=one["kind"],
-                    attempt=one["attempt"],
-                    digest=one["digest"],
-                    handle=(place, index),
-                )
-                for index, one in enumerate(place.jobs)
-            )
+            for index, one in enumerate(place.jobs):
+                self._earlier.note(run, one, (place, index))
         self._earlier.add(self._pools.load(follower, namespace, run))
         answer = self._cluster.get(f"/api/v1/namespaces/{namespace}/secrets", labelSelector=self._selector(run))
         for secret in answer.get("items") or ():
@@ -172,9 +163,6 @@ class KubernetesPlatform:
                     self._sender.own(owner)
                 else:
                     delete(self._cluster, f"/api/v1/namespaces/{namespace}/secrets/{name}")
-
-    def _path_of(self, namespace: str, name: str) -> str:
-        return f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
 
     def _selector(self, run: str) -> str:
         return f"{k8sjobs.RUN}={k8sjobs.label_text(run)}"
@@ -355,11 +343,11 @@ class KubernetesPlatform:
         """Note the jobs of which something is new."""
         news, follower.news = follower.news, set()
         for job, index in news:
-            if self._pools.knows(self._path_of(follower.namespace, job)):
+            path = f"{k8sjobs.collection(follower.namespace, 'Job')}/{job}"
+            if self._pools.knows(path):
                 self._pools.note()
-                self._dirty.update(self._pools.handles_in(self._path_of(follower.namespace, job)))
-            by_index = self._handles.get(self._path_of(follower.namespace, job), {})
-            for handle in _concerned(by_index, index):
+                self._dirty.update(self._pools.handles_in(path))
+            for handle in _concerned(self._handles.get(path, {}), index):
                 self._dirty.add(handle)
                 self._want_logs(handle, follower)
 
@@ -368,7 +356,7 @@ class KubernetesPlatform:
         for pod in self._pods_of(handle).values():
             name, state = pod["metadata"]["name"], main_state(pod)
             if name not in handle.logs and ("running" in state or "terminated" in state):
-                container, index = pod["spec"]["containers"][0]["name"], index_of(pod)
+                container, index = main_name(pod), index_of(pod)
                 followed = Log(
                     job=handle.place.name, index=index, pod=name, container=container, ended=is_complete(pod)
                 )

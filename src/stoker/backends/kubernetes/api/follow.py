@@ -16,7 +16,7 @@ import attrs
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes.api.client import WATCH, ApiError, Cluster, Stream, pages
-from stoker.backends.kubernetes.objects import INDEX, index_of, nanoseconds
+from stoker.backends.kubernetes.objects import INDEX, index_of, main_status, nanoseconds, phase
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
 from stoker.core.protocol import MARK
@@ -47,20 +47,12 @@ def version_of(thing: Mapping[str, Any]) -> int:
 
 def is_complete(pod: Mapping[str, Any]) -> bool:
     """Whether the containers of a pod have ended, or will never start."""
-    status = pod.get("status") or {}
-    if status.get("phase") in ("Succeeded", "Failed"):
-        return True
-    state = main_state(pod)
-    return "terminated" in state
+    return phase(pod) in ("Succeeded", "Failed") or "terminated" in main_state(pod)
 
 
 def main_state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state of the container in which the step runs; empty where the kubelet has not told it."""
-    name = (pod.get("spec") or {}).get("containers", [{}])[0].get("name")
-    for one in (pod.get("status") or {}).get("containerStatuses") or ():
-        if one.get("name") == name:
-            return one.get("state") or {}
-    return {}
+    return (main_status(pod) or {}).get("state") or {}
 
 
 class Watch:

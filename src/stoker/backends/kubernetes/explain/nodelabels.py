@@ -7,8 +7,10 @@ entry for each scheme: a request matches a node if any of them does (`nodeSelect
 from __future__ import annotations
 
 import functools
+import json
 import re
-from typing import Final, Mapping
+from pathlib import Path
+from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
@@ -66,55 +68,15 @@ _DRIVER_LABELS: Final = (
     "gpu.intel.com/driver-version",
 )
 
-_AZURE: Final = (
-    # https://learn.microsoft.com/azure/virtual-machines/sizes/overview#gpu-accelerated
-    (r"Standard_N\w+_H100_v5", "H100"),
-    (r"Standard_NC\w+_H100_v5", "H100-NVL"),
-    (r"Standard_N\w+_H200_v5", "H200"),
-    (r"Standard_N\w+_GB200_v6", "GB200"),
-    (r"Standard_N\w+_MI300X_v5", "MI300X"),
-    (r"Standard_N[CD]\w+_A100_v4", "A100-80GB"),
-    (r"Standard_ND96asr_v4", "A100"),
-    (r"Standard_NC\w+_T4_v3", "T4"),
-    (r"Standard_NC\w+s_v3|Standard_ND40rs_v2", "V100"),
-    (r"Standard_NV\w+_A10_v5", "A10"),
-)
+_TABLES: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+"""What clouds and labellers call the models of the catalog: each table has its sources, and its values."""
+_AZURE: Final[Mapping[str, str]] = _TABLES["azure"]["values"]
 """Patterns of instance types → the model, for nodes that no labeller has looked at; the last that matches."""
-_SIZES: Final[Mapping[str, str]] = {
-    # https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, and as `_AZURE`; an affinity compares values, and
-    # each type stands here. Nodes of EKS's and AKS's own groups have no label of their accelerator besides.
-    "V100": "p3.2xlarge p3.8xlarge p3.16xlarge Standard_NC6s_v3 Standard_NC12s_v3 Standard_NC24s_v3 Standard_NC24rs_v3",
-    "V100-32GB": "p3dn.24xlarge Standard_ND40rs_v2",
-    "T4": "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.12xlarge g4dn.16xlarge g4dn.metal "
-    "Standard_NC4as_T4_v3 Standard_NC8as_T4_v3 Standard_NC16as_T4_v3 Standard_NC64as_T4_v3",
-    "T4G": "g5g.xlarge g5g.2xlarge g5g.4xlarge g5g.8xlarge g5g.16xlarge g5g.metal",
-    "A10": "Standard_NV36ads_A10_v5 Standard_NV36adms_A10_v5 Standard_NV72ads_A10_v5",
-    "A10G": "g5.xlarge g5.2xlarge g5.4xlarge g5.8xlarge g5.12xlarge g5.16xlarge g5.24xlarge g5.48xlarge",
-    "A100": "p4d.24xlarge Standard_ND96asr_v4",
-    "A100-80GB": "p4de.24xlarge Standard_ND96amsr_A100_v4 Standard_NC24ads_A100_v4 Standard_NC48ads_A100_v4 "
-    "Standard_NC96ads_A100_v4",
-    "L4": "g6.xlarge g6.2xlarge g6.4xlarge g6.8xlarge g6.12xlarge g6.16xlarge g6.24xlarge g6.48xlarge gr6.4xlarge "
-    "gr6.8xlarge",
-    "L40S": "g6e.xlarge g6e.2xlarge g6e.4xlarge g6e.8xlarge g6e.12xlarge g6e.16xlarge g6e.24xlarge g6e.48xlarge",
-    "RTXPRO4500": "g7.2xlarge g7.4xlarge g7.8xlarge g7.12xlarge g7.24xlarge g7.48xlarge",
-    "RTXPRO6000": "g7e.2xlarge g7e.4xlarge g7e.8xlarge g7e.12xlarge g7e.24xlarge g7e.48xlarge",
-    "H100": "p5.4xlarge p5.48xlarge Standard_ND96isr_H100_v5",
-    "H100-NVL": "Standard_NC40ads_H100_v5 Standard_NC80adis_H100_v5",
-    "H200": "p5e.48xlarge p5en.48xlarge Standard_ND96isr_H200_v5",
-    "B200": "p6-b200.48xlarge",
-    "B300": "p6-b300.48xlarge",
-    "GB200": "Standard_ND128isr_NDR_GB200_v6",
-    "RadeonProV520": "g4ad.xlarge g4ad.2xlarge g4ad.4xlarge g4ad.8xlarge g4ad.16xlarge",
-    "MI300X": "Standard_ND96isr_MI300X_v5",
-    "Gaudi": "dl1.24xlarge",
-    "inferentia": "inf1.xlarge inf1.2xlarge inf1.6xlarge inf1.24xlarge",
-    "inferentia2": "inf2.xlarge inf2.8xlarge inf2.24xlarge inf2.48xlarge",
-    "trainium": "trn1.2xlarge trn1.32xlarge trn1n.32xlarge",
-    "trainium2": "trn2.3xlarge trn2.48xlarge trn2u.48xlarge",
-}
-"""Models → the instance types with whole ones."""
+_TYPES: Final[Mapping[str, Sequence[str]]] = _TABLES["instance types"]["values"]
+"""Models → the instance types with whole ones: an affinity compares values, so that each type is named. Nodes of EKS's
+and AKS's own groups have no label of their accelerator besides."""
 _EC2: Final[Mapping[str, str]] = {
-    **{size.partition(".")[0]: name for name, sizes in _SIZES.items() for size in sizes.split() if "." in size},
+    **{kind.partition(".")[0]: name for name, kinds in _TYPES.items() for kind in kinds if "." in kind},
     **dict.fromkeys(("g6f", "gr6f"), "L4"),
 }
 """Families of instances of EC2 → the model: "p5" of "p5.48xlarge"."""
@@ -132,39 +94,11 @@ RESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
 https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/ and the vendors' own pages."""
 MIG: Final = "nvidia.com/mig-"
 """What resources of slices begin with; then the profile: "nvidia.com/mig-1g.10gb"."""
-_GKE: Final[Mapping[str, tuple[str, ...]]] = {
-    # https://cloud.google.com/compute/docs/gpus
-    **{name: (f"nvidia-tesla-{name.lower()}",) for name in ("K80", "P4", "P100", "V100", "T4", "A100")},
-    **{name: (f"nvidia-{name.lower()}",) for name in ("L4", "A100-80GB", "B200", "GB200", "B300", "GB300")},
-    "H100": ("nvidia-h100-80gb", "nvidia-h100-mega-80gb"),
-    "H100-MEGA": ("nvidia-h100-mega-80gb",),
-    "H200": ("nvidia-h200-141gb",),
-    "RTXPRO6000": ("nvidia-rtx-pro-6000",),
-}
-GKE_TPUS: Final[Mapping[str, tuple[str, ...]]] = {
-    "tpu-v3": ("tpu-v3-slice", "tpu-v3-device"),
-    "tpu-v4": ("tpu-v4-podslice",),
-    "tpu-v5e": ("tpu-v5-lite-podslice", "tpu-v5-lite-device"),
-    "tpu-v5p": ("tpu-v5p-slice",),
-    "tpu-v6e": ("tpu-v6e-slice", "tpu-v6e-device"),
-    "tpu-v7x": ("tpu7x",),
-}
+_GKE: Final[Mapping[str, Sequence[str]]] = _TABLES["gke"]["values"]
+GKE_TPUS: Final[Mapping[str, Sequence[str]]] = _TABLES["gke tpus"]["values"]
 """Generation → its names, that of today's node pools first."""
-_KARPENTER: Final[Mapping[str, str]] = {
-    "V100-32GB": "v100", "A100-80GB": "a100", "RTXPRO4500": "rtx-pro-4500", "RTXPRO6000": "rtx-pro-server-6000",
-    "RadeonProV520": "radeon-pro-v520", "Gaudi": "gaudi-hl-205",
-    "K80": "k80", "M60": "m60", "V100": "v100", "T4": "t4", "T4G": "t4g", "A10G": "a10g", "A100": "a100", "L4": "l4",
-    "L40S": "l40s", "H100": "h100", "H200": "h200", "B200": "b200", "B300": "b300",
-}  # fmt: skip
-_COREWEAVE: Final[Mapping[str, tuple[str, ...]]] = {
-    # https://docs.coreweave.com/docs/platform/instances/gpu-instances
-    **{name: (name,) for name in ("A40", "H200", "GH200", "L40", "L40S")},
-    **{name: (f"RTX_{name}",) for name in ("A4000", "A5000", "A6000")},
-    "A100": ("A100_PCIE_40GB", "A100_NVLINK"),
-    "A100-80GB": ("A100_PCIE_80GB", "A100_NVLINK_80GB"),
-    "H100-PCIe": ("H100_PCIE",),
-    "H100": ("H100_NVLINK_80GB",),
-}
+_KARPENTER: Final[Mapping[str, str]] = _TABLES["karpenter"]["values"]
+_COREWEAVE: Final[Mapping[str, Sequence[str]]] = _TABLES["coreweave"]["values"]
 _LARGER: Final[Mapping[str, str]] = {"A100": "A100-80GB", "V100": "V100-32GB"}
 """Models whose larger size has the same value of Karpenter's label."""
 _KARPENTER_NEURON: Final = ("inferentia", "inferentia2", "trainium", "trainium2")
@@ -202,7 +136,7 @@ def device_of(labels: Mapping[str, str]) -> NodeDevice | None:
         return NodeDevice(name=name, known=True, label=label, slice=parsed.slice)
     kind = labels.get(INSTANCE_TYPE, "")
     family, dot, _ = kind.lower().partition(".")
-    names = [name for pattern, name in _AZURE if re.match(pattern, kind, re.IGNORECASE)]
+    names = [name for pattern, name in _AZURE.items() if re.match(pattern, kind, re.IGNORECASE)]
     names += [_EC2[family]] if dot and family in _EC2 else []
     if names:
         return NodeDevice(name=names[-1], known=True, label=INSTANCE_TYPE)
@@ -236,13 +170,13 @@ def label_values(name: str) -> Mapping[str, tuple[str, ...]]:
     values: dict[str, tuple[str, ...]] = {
         NVIDIA_PRODUCT: _nvidia_products(name) if vendor == "nvidia" else (),
         AMD_PRODUCT: _amd_products(name) if vendor == "amd" else (),
-        GKE_GPU: _GKE.get(name, ()),
-        GKE_TPU: GKE_TPUS.get(name, ()),
+        GKE_GPU: tuple(_GKE.get(name, ())),
+        GKE_TPU: tuple(GKE_TPUS.get(name, ())),
         **dict.fromkeys(KARPENTER_MEMORIES, (_KARPENTER[name],) if name in _KARPENTER else ()),
         **dict.fromkeys(KARPENTER_ACCELERATORS, neuron),
-        COREWEAVE: _COREWEAVE.get(name, ()),
+        COREWEAVE: tuple(_COREWEAVE.get(name, ())),
     }
-    types = _SIZES.get(name, "").split()
+    types = _TYPES.get(name, ())
     # AKS writes a size as it was written when the nodes were asked for: mostly so, or all in small letters.
     values[INSTANCE_TYPE] = (*types, *(each.lower() for each in types if each.lower() != each))
     return {label: texts for label, texts in values.items() if texts}

@@ -32,7 +32,6 @@ from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, gang_task, is_below, nodes_of, request_digest, with_copies
-from stoker.backends.base.secrets import credentials
 from stoker.backends.kubernetes.request import pod as podprogram
 from stoker.backends.kubernetes.request.accelerators import accelerator_request
 from stoker.backends.kubernetes.request.check import image_environment, image_of
@@ -545,11 +544,6 @@ def _pod_text(
     return json.dumps([step.value.name, pod], sort_keys=True, default=str)
 
 
-def opened_store(site: Site, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which pods open the artifact store."""
-    return credentials(site.artifacts, environment)
-
-
 def without_token(body: Mapping[str, Any]) -> dict[str, Any]:
     """A Job, or a JobSet, that no driver takes for one of its own."""
     metadata = {key: value for key, value in body["metadata"].items() if key != "annotations"}
@@ -559,8 +553,3 @@ def without_token(body: Mapping[str, Any]) -> dict[str, Any]:
     only = {**only, "template": without_token({"kind": "Job", **only["template"]})}
     del only["template"]["kind"]
     return {**body, "metadata": metadata, "spec": {**body["spec"], "replicatedJobs": [only]}}
-
-
-def without_secrets(job: Job) -> Job:
-    """A job as it may be shown."""
-    return attrs.evolve(job, secrets={})

@@ -32,8 +32,6 @@ CPU: Final = 0.1
 """CPUs that a pod asks for whose step asks for none: less than any node has left, so that nothing waits for it."""
 MEMORY: Final = 256 << 20
 """Bytes that such a pod asks for: Python and Stoker's worker. There is no limit unless the step asks for memory."""
-SHARED: Final = 64 << 20
-"""Bytes of /dev/shm that a container has where nothing is mounted there, by containerd and CRI-O."""
 TMPFS: Final = "/stoker_temp"
 EFA: Final = "vpc.amazonaws.com/efa"
 """https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html"""
@@ -213,11 +211,11 @@ def admission(request: PodRequest) -> Admission:
             "priorityClassName": settings.get("queue_priority"),
         }
         group = _group(_GROUPS[queueing], request, body)
-        return Admission(pod_annotations={"scheduling.k8s.io/group-name": _group_name(request)}, group=group)
+        return Admission(pod_annotations={"scheduling.k8s.io/group-name": request.name}, group=group)
     if queueing == "coscheduling":
         # https://scheduler-plugins.sigs.k8s.io/docs/plugins/coscheduling/
         group = _group(_GROUPS[queueing], request, {"minMember": request.nodes})
-        return Admission(pod_labels={"scheduling.x-k8s.io/pod-group": _group_name(request)}, group=group)
+        return Admission(pod_labels={"scheduling.x-k8s.io/pod-group": request.name}, group=group)
     return Admission()
 
 
@@ -249,13 +247,9 @@ def _group(version: str, request: PodRequest, body: Mapping[str, Any]) -> dict[s
     return {
         "apiVersion": version,
         "kind": "PodGroup",
-        "metadata": {"name": _group_name(request)},
+        "metadata": {"name": request.name},
         "spec": _without_nothing(body),
     }
-
-
-def _group_name(request: PodRequest) -> str:
-    return request.name
 
 
 def _claim_name(request: PodRequest) -> str:

@@ -14,6 +14,7 @@ import os
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
+from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing
 from stoker.backends.kubernetes.explain.refusals import refusal_of
@@ -73,7 +74,7 @@ class Sender:
     def entry(self, job: Job) -> dict[str, Any]:
         """What the document of a Job says of one of its jobs."""
         settings = settings_of(job.step, KubernetesSettings, self._options)
-        opened = k8sjobs.opened_store(self._site, os.environ)
+        opened = credentials(self._site.artifacts, os.environ)
         return k8sjobs.entry(job, self._site, settings, shares=self._shares, environment=opened)
 
     def create_object(self, jobs: Sequence[Job], entries: Sequence[Mapping[str, Any]], first: int = 0) -> JobObject:

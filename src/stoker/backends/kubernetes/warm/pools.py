@@ -21,6 +21,7 @@ from stoker.backends.base.adoption import EarlierJob
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import samples_file
 from stoker.backends.base.platforms import Away
+from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
 from stoker.backends.kubernetes.api.follow import Follower, is_complete, main_state
@@ -448,7 +449,7 @@ class WarmPods:
 
     def _document(self, job: Job) -> bytes:
         """What a pod is told of a job, compressed."""
-        opened = k8sjobs.opened_store(self._site, os.environ)
+        opened = credentials(self._site.artifacts, os.environ)
         spec = pooljobs.document(job, self._site, self._options, shares=self._shares, environment=opened)
         return gzip.compress(json.dumps(spec, separators=(",", ":")).encode(), 1, mtime=0)
 

@@ -196,7 +196,8 @@ class PodSessions:
             text = pod.log.take()
         except BackendError as error:  # `Away` too
             log.debug("the log of the pod %s is not answered: %s", pod.name, error)
-            pod.log, pod.next_try = None, now + AGAIN[-1]
+            pod.log, pod.next_try = None, now + AGAIN[min(pod.tries, len(AGAIN) - 1)]
+            pod.tries += 1
             refused = isinstance(error, ApiError) and error.status in (400, 403, 404)
             return ({}, False) if refused or now - pod.ended_at > LOG_SILENCE else None
         if text is None:

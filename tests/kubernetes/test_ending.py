@@ -1,4 +1,4 @@
-"""The worker's config maps stay as long as a run uses them."""
+"""The worker's config maps stay as long as a run uses them, and finished Jobs are deleted beside the watch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from tests.kubernetes.server.cluster import LocalCluster
 
+from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
 from stoker.backends.kubernetes.request.jobs import worker_names
+from stoker.backends.kubernetes.running.ending import Deletions
+from stoker.backends.kubernetes.running.handles import JobObject
 from stoker.backends.kubernetes.running.sending import bring_worker, leave_worker, sweep_workers
 from stoker.backends.kubernetes.settings import KubernetesSettings
 
@@ -107,3 +110,64 @@ def test_a_sweep_leaves_those_of_others(cluster: LocalCluster, client: Cluster, 
     assert sweep_workers(client, "default", "ours".__eq__, lonely=False, dry_run=False) == 0
     assert sweep_workers(client, "default", "ours".__eq__, lonely=True, dry_run=False) == 1
     assert names(cluster) == []
+
+
+class Client:
+    """Stands for the thread's own client."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abandon(self) -> None:
+        self.closed = True
+
+
+def place(name: str) -> JobObject:
+    return JobObject(name=name, namespace="default", run="run1")
+
+
+def test_a_slow_server_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """The first deletion hangs while the others are added; then one gets no answer, and one is refused."""
+    began, released, asked = threading.Event(), threading.Event(), []
+    answers: dict[str, list[Exception]] = {
+        "silent": [Away("no answer", fix="")],
+        "refused": [ApiError(403, "Forbidden", "jobs is forbidden", {})],
+    }
+
+    def delete(client: Any, place: JobObject) -> None:
+        asked.append(place.name)
+        began.set()
+        assert released.wait(30.0)
+        if answers.get(place.name):
+            raise answers[place.name].pop()
+
+    client: Any = Client()
+    deletions = Deletions(client, delete)
+    deletions.add(place("slow"))
+    assert began.wait(30.0)
+    for name in ("silent", "refused", "last"):
+        deletions.add(place(name))
+    assert asked == ["slow"]
+    released.set()
+    assert deletions.finish() and client.closed
+    assert asked == ["slow", "silent", "silent", "refused", "last"]
+    assert "the Job default/refused is over and stays" in caplog.text and "jobs is forbidden" in caplog.text
+
+
+@pytest.mark.parametrize("leaves", ["finish", "abandon"])
+def test_a_driver_that_leaves_does_not_wait_for_ever(leaves: str) -> None:
+    tried = threading.Semaphore(0)
+
+    def delete(client: Any, place: JobObject) -> None:
+        tried.release()
+        raise Away("no answer", fix="")
+
+    client: Any = Client()
+    deletions = Deletions(client, delete)
+    deletions.add(place("one"))
+    assert tried.acquire(timeout=30.0)
+    if leaves == "abandon":
+        deletions.abandon()
+    assert not deletions.finish() and client.closed
