@@ -70,15 +70,13 @@ def nice(number: int) -> int:
     return min(OWN + number, 19)
 
 
-def test_steps_run_there(installed: Any) -> None:
-    shown = installed.run("train.py", env=installed.env).stderr
-    assert "trains" in shown
-    assert output(installed, "train") == f"{nice(5)} {nice(12)}"
-
-
-def test_the_command_line_changes_a_step(installed: Any) -> None:
-    installed.stoker("run", "train.py", "--set", "steps.prepare.orchestrator.nicely.niceness=7", env=installed.env)
+def test_steps_run_there_and_the_command_line_changes_one(installed: Any) -> None:
+    setting = "steps.prepare.orchestrator.nicely.niceness=7"
+    ran = installed.stoker("run", "train.py", "--set", setting, env=installed.env)
+    assert "trains" in ran.stderr
     assert output(installed, "prepare") == nice(7)
+    assert output(installed, "train") == f"{nice(7)} {nice(12)}"
+    installed.stoker("gc", env=installed.env)  # it has nothing to do for it
 
 
 def test_what_is_sent_is_shown(installed: Any) -> None:
@@ -121,11 +119,6 @@ def test_doctor_asks_it(installed: Any) -> None:
     document = json.loads(installed.stoker("doctor", "--json", env=installed.env, code=None).stdout)
     checks = {one["name"]: one for one in document["checks"]}
     assert checks["nicely"]["found"].endswith("nice")
-
-
-def test_gc_has_nothing_to_do_for_it(installed: Any) -> None:
-    installed.run("train.py", env=installed.env)
-    installed.stoker("gc", env=installed.env)
 
 
 def test_the_table_of_backends_can_have_it(

@@ -256,9 +256,12 @@ def request_of(seen: Seen, case: Case) -> frozenset[str]:
 
 
 def levels_of(number: int, part: str, *, every: bool) -> tuple[str, ...]:
-    """The levels at which a field is tried; not `every` one: one of the nine, another one for each field and part."""
+    """The levels at which a field is tried on a part of a stack; not `every` one: one of the nine on one of the parts,
+    others for the next field, since what a level means does not depend on the field."""
     levels = WHOLE_RUN_LEVELS + STEP_LEVELS
-    return levels if every else levels[(number + 4 * PARTS.index(part)) % len(levels) :: len(levels)]
+    if every:
+        return levels
+    return (levels[number % len(levels)],) if number % len(PARTS) == PARTS.index(part) else ()
 
 
 @pytest.mark.slow
@@ -269,9 +272,12 @@ def test_all_three_agree(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for number, (name, example) in enumerate(ROWS[flavor].examples.items()):
+        levels = levels_of(number, part, every=long_form)
+        if not levels:
+            continue
         case = Case(flavor=flavor, part=part, level="stack", name=name, example=example)
         there = seen_of(case, tmp_path, submitted, monkeypatch, run=False)
-        for level in levels_of(number, part, every=long_form):
+        for level in levels:
             agrees_at(attrs.evolve(case, level=level), there, tmp_path, submitted, monkeypatch)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,7 @@ from tests.containers.test_docker_backend import (  # noqa: F401  # tests to run
     test_what_a_container_gets,
 )
 from tests.containers.test_docker_devices import REAL, leasing
-from tests.servers.containers import Engine, import_base, program, running_podman
+from tests.servers.containers import Engine, engine_folder, import_base, program, running_podman
 
 from stoker.backends.base.backend import Services
 from stoker.core.settings import ResourceSettings
@@ -41,7 +39,7 @@ def engine() -> Iterator[Engine]:
     missing = [name for name in ("podman", "runc", "docker") if not program(name)]
     if os.getuid() != 0 or missing:
         pytest.skip(f"podman is started by root only, and needs: {', '.join(missing) or 'root'}")
-    with running_podman(Path(tempfile.mkdtemp(prefix="stoker-podman-")), STORAGE_CONF) as client:
+    with running_podman(engine_folder("podman"), STORAGE_CONF) as client:
         yield client
 
 

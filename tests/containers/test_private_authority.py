@@ -29,7 +29,7 @@ TRAIN = """
         requirements=["trainer"],
         target_repository="train",
         python_package_installer="pip",
-        python_package_installer_args={"index-url": "URL"},
+        python_package_installer_args={"index-url": "URL", "retries": 0},
         MORE
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 from tests.containers.bench import Bench
-from tests.servers.containers import Engine, import_base, program, running_podman
+from tests.servers.containers import Engine, engine_folder, import_base, program, running_podman
 
 from stoker.images import context
 from stoker.images import engine as engines
@@ -39,7 +39,7 @@ def engine() -> Iterator[Engine]:
     missing = [name for name in ("podman", "runc", "docker", "setpriv") if not program(name)]
     if os.getuid() != 0 or missing:
         pytest.skip(f"this needs root, who becomes nobody, and: {', '.join(missing) or 'root'}")
-    folder = Path(tempfile.mkdtemp(prefix="stoker-rootless-"))
+    folder = engine_folder("rootless")
     os.chown(folder, NOBODY, NOBODY)
     variables = {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(folder), "PATH": os.environ["PATH"]}
     nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]

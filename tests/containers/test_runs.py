@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,6 @@ def test_resume_takes_over_what_a_killed_driver_left(
         text=True,
     )
     if not over:
-        time.sleep(0)
         flag.write_text("")
     output = resumed.communicate(timeout=120)[0]
     assert resumed.returncode == 0, output
@@ -250,7 +248,6 @@ def test_an_image_is_built_once_and_brings_the_worker(containers: Any, engine: E
 def test_a_tag_that_was_moved_since_the_last_run_is_told(containers: Any, engine: Engine, base_image: str) -> None:
     containers.write({"train.py": PIPELINE.replace("BASE", "localhost/moving:1")})
     engine.run("tag", base_image, "localhost/moving:1")
-    assert "STK211" not in containers.stoker("plan", "train.py").stdout
     assert containers.run("train.py").returncode == 0
     assert "STK211" not in containers.stoker("plan", "train.py").stdout
     engine.run("build", "--tag", "localhost/moving:1", "-", input=f"FROM {base_image}\nENV MOVED=1\n".encode())

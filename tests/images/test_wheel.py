@@ -22,6 +22,12 @@ from stoker.images.wheel import VENDORED, compile_bundle, driver_bundle, worker_
 CLEAN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
+@pytest.fixture(scope="session")
+def bundle(made_wheels: Path) -> Path:
+    """The bundle that the session's other tests use, compiled."""
+    return worker_bundle(made_wheels)
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment in which nothing is installed but pip."""
@@ -69,7 +75,7 @@ def test_the_wheel_is_whole(tmp_path: Path, repository: Path) -> None:
 
 def test_the_wheel_installs_offline_and_works(tmp_path: Path, bare: Path) -> None:
     made = worker_wheel(tmp_path)
-    run(bare, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", str(made))
+    run(bare, "-m", "pip", "install", "--no-index", "--no-deps", "--no-compile", "--quiet", str(made))
     version = made.name.split("-")[1]
     asked = "import importlib.metadata as m, stoker, pathlib; print(m.version('stoker'), pathlib.Path(stoker.__file__))"
     said, place = run(bare, "-c", asked).split()
@@ -88,8 +94,7 @@ def test_the_wheel_installs_offline_and_works(tmp_path: Path, bare: Path) -> Non
     run(bare, "-m", "pip", "uninstall", "--quiet", "--yes", "stoker")
 
 
-def test_the_bundle_needs_nothing_installed(tmp_path: Path, bare: Path) -> None:
-    bundle = worker_bundle(tmp_path)
+def test_the_bundle_needs_nothing_installed(bundle: Path, bare: Path) -> None:
     program = (
         "import stoker.worker.worker, stoker.worker.agent, stoker.backends.base.messages, stoker.store.remote\n"
         "import attr, fsspec, cloudpickle, pynvml, sys\n"
@@ -114,8 +119,7 @@ def test_a_driver_runs_from_its_bundle(tmp_path: Path, bare: Path) -> None:
     assert run(bare, "-c", program, path=str(bundle)).strip() == "['pvc'] False"
 
 
-def test_the_images_own_packages_go_first(tmp_path: Path, bare: Path) -> None:
-    bundle = worker_bundle(tmp_path)
+def test_the_images_own_packages_go_first(tmp_path: Path, bundle: Path, bare: Path) -> None:
     own = tmp_path / "own"
     (own / "fsspec").mkdir(parents=True)
     (own / "fsspec" / "__init__.py").write_text("mine = True\n")
@@ -132,11 +136,11 @@ def test_the_bundle_is_made_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
     assert worker_bundle(tmp_path / "other").name == first.name
     assert first.stat().st_mode & 0o755 == 0o755
+    assert not [path for path in first.rglob("*") if path.suffix in (".so", ".pyd", ".pyc")], "it is pure Python"
 
 
-def test_the_bundle_is_compiled_once_and_an_import_finds_it(tmp_path: Path) -> None:
-    bundle = worker_bundle(tmp_path)
-    compile_bundle(bundle)
+def test_the_bundle_is_compiled_once_and_an_import_finds_it(tmp_path: Path, bundle: Path) -> None:
+    bundle = shutil.copytree(bundle, tmp_path / "bundle")
     compiled = Path(importlib.util.cache_from_source(str(bundle / "stoker" / "worker" / "pool.py")))
     words = [sys.executable, "-v", "-c", "import stoker.worker.pool"]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(bundle)}
@@ -147,14 +151,9 @@ def test_the_bundle_is_compiled_once_and_an_import_finds_it(tmp_path: Path) -> N
     assert not compiled.exists(), "it was compiled already"
 
 
-def test_the_bundle_is_pure_python(tmp_path: Path) -> None:
-    compiled = [path for path in worker_bundle(tmp_path).rglob("*") if path.suffix in (".so", ".pyd", ".pyc")]
-    assert not compiled
-
-
-def test_the_bundle_refuses_an_old_python_in_words(tmp_path: Path) -> None:
+def test_the_bundle_refuses_an_old_python_in_words(bundle: Path) -> None:
     program = "import sys; sys.version_info = (3, 9, 18); import stoker"
-    path = {"PYTHONPATH": str(worker_bundle(tmp_path))}
+    path = {"PYTHONPATH": str(bundle)}
     refused = subprocess.run(
         [sys.executable, "-S", "-c", program], env=path, capture_output=True, text=True, check=False
     )
@@ -163,11 +162,11 @@ def test_the_bundle_refuses_an_old_python_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
-def test_the_bundle_on_another_python(version: str, tmp_path: Path) -> None:
+def test_the_bundle_on_another_python(version: str, bundle: Path) -> None:
     python = Path(shutil.which(f"python{version}") or "/nonexistent")
     if not python.exists() or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"there is no Python {version} here")
-    run(python, "-c", "import stoker.worker.worker, stoker.worker.agent", path=str(worker_bundle(tmp_path)))
+    run(python, "-c", "import stoker.worker.worker, stoker.worker.agent", path=str(bundle))
 
 
 def test_a_compiled_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

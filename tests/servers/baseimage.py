@@ -10,18 +10,23 @@ import importlib.metadata
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 PREFIX = "usr" if sys.base_prefix == "/usr" else "usr/local"
 """Where Python lies in the image. Debian's own expects to lie below /usr; others find themselves anywhere."""
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-LEFT_OUT = re.compile(r"/(site-packages|dist-packages|test|tests|idlelib|tkinter|lib2to3|ensurepip|config-.*)$")
-"""Folders of the standard library that a container does not need, and what others installed into it."""
+LEFT_OUT = re.compile(
+    r"/(site-packages|dist-packages|test|tests|idlelib|tkinter|turtledemo|pydoc_data|lib2to3|ensurepip|config-.*)$"
+    r"|/_?(tkinter|test\w*|ctypes_test|xx\w*)\.[^/]*so$"
+)
+"""What of the standard library a container does not need, and what others installed into it."""
 FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -34,6 +39,9 @@ ENVIRONMENT = {
     "PYTHON_VERSION": ".".join(str(part) for part in sys.version_info[:3]),  # as the official images have it
     "SSL_CERT_FILE": f"/{CERTIFICATES}",
     "PIP_CERT": f"/{CERTIFICATES}",
+    # Pip compiles all of Stoker, which takes longer than the rest of a build, and of which a step imports a tenth. It
+    # takes the opposite of an option whose name begins with "no".
+    "PIP_NO_COMPILE": "0",
 }
 
 
@@ -63,21 +71,24 @@ def write(path: Path) -> None:
         rootfs.file("usr/bin/busybox", busybox)
         for applet in _lines([str(busybox), "--list"]):
             rootfs.link(f"usr/bin/{applet}", "busybox")
-        rootfs.file(f"{PREFIX}/bin/python{VERSION}", program)
+        compiled = {f"{PREFIX}/bin/python{VERSION}": program}
         for alias in ("python3", "python"):
             rootfs.link(f"{PREFIX}/bin/{alias}", f"python{VERSION}")
-        extensions = []
         for name, source in _tree(stdlib):
-            rootfs.file(f"{home}/{name}", source)
-            extensions += [source] if ".so" in source.suffixes else []
+            if ".so" in source.suffixes:
+                compiled[f"{home}/{name}"] = source
+            else:
+                rootfs.file(f"{home}/{name}", source)
         rootfs.folder(packages)
         for name, source in _distribution("pip"):
             rootfs.file(f"{packages}/{name}", source)
         rootfs.text(
             f"{PREFIX}/bin/pip", f"#!/{PREFIX}/bin/python3\nimport sys\nfrom pip import main\nsys.exit(main())\n", 0o755
         )
-        for name, source in _libraries([program, *extensions]):
-            rootfs.file(name, source)
+        compiled |= _libraries(list(compiled.values()))
+        with tempfile.TemporaryDirectory(prefix="stoker-base-") as folder:
+            for name, source in _stripped(compiled, Path(folder)):
+                rootfs.file(name, source)
 
 
 class _Rootfs:
@@ -127,7 +138,8 @@ def _tree(folder: Path) -> Iterator[tuple[str, Path]]:
         for name in sorted(files):
             path = Path(here, name)
             # That file would keep pip from installing anything; the other one is 50 MB that only linkers read.
-            if name != "EXTERNALLY-MANAGED" and path.suffix != ".a" and _wanted(path):
+            unwanted = name == "EXTERNALLY-MANAGED" or path.suffix == ".a" or LEFT_OUT.search(str(path))
+            if not unwanted and _wanted(path):
                 yield path.relative_to(folder).as_posix(), path
 
 
@@ -143,25 +155,33 @@ def _distribution(name: str) -> Iterator[tuple[str, Path]]:
             yield file.as_posix(), path
 
 
-def _libraries(programs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+def _stripped(files: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Compiled files without what only debuggers read, a third of the image; as they are where there is no `strip`."""
+    copies = {name: folder / str(number) for number, name in enumerate(files)}
+    for name, copy in copies.items():
+        shutil.copy2(files[name], copy)
+    if shutil.which("strip"):
+        subprocess.run(["strip", "--strip-unneeded", *map(str, copies.values())], check=True, capture_output=True)
+    yield from copies.items()
+
+
+def _libraries(programs: Iterable[Path]) -> dict[str, Path]:
     """The shared objects behind some programs: the loader at its own path, all others beside the C library."""
     found: dict[str, str] = {}
     loader = ""
-    for program in programs:
-        for line in _lines(["ldd", str(program)]):
-            match = re.match(r"\s*(?:(\S+) => )?(/\S+) \(0x", line)
-            if match is not None and match[1] is None:
-                loader = match[2]
-            elif match is not None:
-                found[match[1]] = match[2]
+    for line in _lines(["ldd", *map(str, programs)]):
+        match = re.match(r"\s*(?:(\S+) => )?(/\S+) \(0x", line)
+        if match is not None and match[1] is None:
+            loader = match[2]
+        elif match is not None:
+            found[match[1]] = match[2]
     beside = os.path.dirname(os.path.realpath(found["libc.so.6"]))
     # glibc loads it when a thread is cancelled; C++ extensions of installed packages need the other one.
     for extra in ("libgcc_s.so.1", "libstdc++.so.6"):
         if extra not in found and os.path.exists(f"{beside}/{extra}"):
             found[extra] = f"{beside}/{extra}"
-    yield ("usr" + loader if not loader.startswith("/usr") else loader[1:]), Path(loader)
-    for name, path in sorted(found.items()):
-        yield f"{beside[1:]}/{name}", Path(path)
+    files = {"usr" + loader if not loader.startswith("/usr") else loader[1:]: Path(loader)}
+    return files | {f"{beside[1:]}/{name}": Path(path) for name, path in sorted(found.items())}
 
 
 def _lines(command: list[str]) -> list[str]:
