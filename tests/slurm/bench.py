@@ -15,7 +15,7 @@ from stoker.core.plan import Job
 from stoker.core.protocol import JOB
 
 CODE = '''
-import os, signal, socket, sys, time
+import os, signal, socket, subprocess, sys, time
 
 from stoker import context
 
@@ -81,6 +81,12 @@ def where():
         "environment": dict(os.environ),
         "folder": os.getcwd(),
     }
+
+
+def starts():
+    if context.node == 0:
+        command = ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "sh", "-c", "echo rank $SLURM_PROCID"]
+        subprocess.run(command, check=True)
 
 
 def waits(path):

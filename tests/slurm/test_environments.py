@@ -99,6 +99,9 @@ def test_an_environment_that_cannot_run_a_step_is_the_cause(bench: Bench, conda:
     old = virtual(tmp_path / "old", other_python("3.8", "3.9", "3.7"))
     (conda / "envs" / "empty" / "bin").mkdir(parents=True)
     (tmp_path / "rc").write_text("(exit 3) || true\nload() { echo no such tool >&2; false; }\nload cuda\n")
+    ancient = tmp_path / "python3"  # it cannot even read the worker's first line, as RHEL 8's 3.6
+    ancient.write_text("#!/bin/sh\necho 'SyntaxError: future feature annotations is not defined' >&2\nexit 1\n")
+    ancient.chmod(0o755)
     path = f"export PATH={conda}/bin:$PATH"
     ways: dict[str, tuple[dict[str, Any], str, str]] = {
         "gone": ({"conda": "nothing", "setup": [path]}, "`conda activate nothing`", "EnvironmentNameNotFound"),
@@ -111,6 +114,9 @@ def test_an_environment_that_cannot_run_a_step_is_the_cause(bench: Bench, conda:
         "leaves": ({"setup": ["exit 0"]}, "`exit 0`", "failed in job"),
         "read": ({"setup": [f". {tmp_path}/rc"]}, f"`. {tmp_path}/rc`", "no such tool"),
         "inside": ({"setup": [path, 'eval "$(conda shell.bash hook)"', "conda activate x"]}, "`conda activate x`", "x"),
+        "module": ({"modules": ["cuda/99"]}, "`module load cuda/99` failed", "module: command not found"),
+        "missing": ({"python": "/no/python3"}, "no /no/python3 (No such file", "the setting `python`"),
+        "ancient": ({"python": str(ancient)}, "is 3.6 or older", "the setting `python`"),
     }
     jobs = {key: bench.job("python", key=key, run=key) for key in ways}
     backends = {key: bench.backend(**options) for key, (options, _, _) in ways.items()}
@@ -120,6 +126,8 @@ def test_an_environment_that_cannot_run_a_step_is_the_cause(bench: Bench, conda:
         status = bench.end(backends[key], jobs[key])
         assert status.cause == "setup-failed", (key, status)
         assert line in status.message and words in status.message, (key, status.message)
+        assert status.message.count("before the step began") <= 1, (key, status.message)
+        assert status.message.count("module: command not found") <= 1, "what the shell said of it, once"
 
 
 def test_a_pickled_step_on_another_python_is_refused_there(bench: Bench, tmp_path: Path) -> None:
