@@ -155,7 +155,7 @@ def node_killed(scene: Scene, cluster: Cluster) -> Outcome:
 def daemon_killed(scene: Scene, cluster: Cluster) -> Outcome:
     driver = scene.begin()
     cluster.kill_daemon("n1")
-    until(lambda: cluster.state_of("n1").startswith("down"))
+    until(lambda: cluster.states()["n1"].startswith("down"))
     end = scene.end(driver)
     line = driver.says("train failed: ")
     cluster.node_returns("n1")

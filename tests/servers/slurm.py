@@ -34,6 +34,7 @@ START_SECONDS: Final = 90.0
 """All of it is up in a second or two; a machine that is busy with other things may take longer."""
 STOP_SECONDS: Final = 15.0
 
+_WELL: Final = ("idle", "mixed", "allocated")
 _PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "squeue")
 _ACCOUNTING: Final = ("slurmdbd", "mariadbd", "mariadb-install-db")
 
@@ -112,10 +113,10 @@ class Cluster:
         until(
             lambda: (
                 self.run("scontrol", "update", f"nodename={name}", "state=resume", check=False).returncode == 0
-                or self.state_of(name) == "idle"
+                or self.states().get(name) == "idle"
             )
         )
-        until(lambda: self.state_of(name) in ("idle", "mixed", "allocated"))
+        until(lambda: self.states().get(name) in _WELL)
 
     def kill_node(self, name: str) -> None:
         """Kill all that runs on a node, its daemon included, as a power cut would."""
@@ -185,19 +186,24 @@ class Cluster:
         with configuration.open("a") as file:
             file.write(line)
         self.start_controller()
-        until(lambda: all(self.state_of(name) in ("idle", "mixed", "allocated") for name in NODES), what=self._logs)
+        until(self._is_well, what=self._logs)
 
     def end_jobs(self) -> None:
         """End everything, and wait until all is over and every node is well."""
         self.run("scancel", "--user", self._user, check=False)
         until(lambda: not self.run("squeue", "--noheader", check=False).stdout)
-        for name in NODES:
-            if self.state_of(name) not in ("idle", "mixed", "allocated"):
+        for name, state in self.states().items():
+            if state not in _WELL:
                 self.node_returns(name)
 
-    def state_of(self, name: str) -> str:
-        """A node's state as sinfo shows it: "idle", "down*"."""
-        return self.run("sinfo", "--noheader", "--nodes", name, "--format=%T", check=False).stdout.split("\n")[0]
+    def states(self) -> dict[str, str]:
+        """The nodes' states as sinfo shows them: "idle", "down*"."""
+        shown = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout
+        return dict(line.split() for line in shown.splitlines())
+
+    def _is_well(self) -> bool:
+        states = self.states()
+        return all(states.get(name) in _WELL for name in NODES)
 
     # Daemons
 
@@ -215,7 +221,7 @@ class Cluster:
         self._start_controller(clear=True)
         for name in NODES:
             self._start_node(name)
-        until(lambda: all(self.state_of(name) == "idle" for name in NODES), what=self._logs)
+        until(self._is_well, what=self._logs)
 
     def _start_controller(self, *, clear: bool) -> None:
         self._start("slurmctld", "-D", "-f", str(self.folder / "slurm.conf"), *(["-c"] if clear else []))

@@ -40,6 +40,8 @@ KillWait=6
 MinJobAge=3600
 MaxArraySize=101
 SlurmctldTimeout=30
+# Clients ask a controller that is away, and wait for one that is silent, for this long: else ten seconds.
+MessageTimeout=5
 SlurmdTimeout=5
 InactiveLimit=0
 Waittime=0

@@ -13,10 +13,9 @@ from tests.servers.slurm import Cluster
 from stoker.backends.slurm.backend import SlurmBackend
 from stoker.core.plan import Job
 from stoker.core.protocol import JOB
-from stoker.images.wheel import worker_bundle
 
 CODE = '''
-import os, signal, socket, sys, time
+import os, signal, socket, subprocess, sys, time
 
 from stoker import context
 
@@ -84,6 +83,12 @@ def where():
     }
 
 
+def starts():
+    if context.node == 0:
+        command = ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "sh", "-c", "echo rank $SLURM_PROCID"]
+        subprocess.run(command, check=True)
+
+
 def waits(path):
     print("waiting", flush=True)
     while not os.path.exists(path):
@@ -110,8 +115,8 @@ class Bench(benches.Bench[SlurmBackend]):
     SECONDS = 180.0
     """Most comes about within three; a job that is started again waits for six."""
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
-        super().__init__(folder, worker_bundle(folder))
+    def __init__(self, folder: Path, cluster: Cluster, bundle: Path) -> None:
+        super().__init__(folder, bundle)
         self.cluster = cluster
         self.options = {"poll": 0.2, "python": "", "reuse": False}
 
@@ -157,8 +162,8 @@ def _used(cluster: Cluster, monkeypatch: Any) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, cluster: Cluster) -> Iterator[Bench]:
-    made = Bench(tmp_path, cluster)
+def bench(tmp_path: Path, cluster: Cluster, bundle: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, cluster, bundle)
     yield made
     made.close()
 

@@ -20,7 +20,6 @@ from tests.slurm.bench import Bench
 from stoker.backends.slurm.check import TWO_ENVIRONMENTS, check
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.settings import DockerSettings
-from stoker.images.wheel import worker_bundle
 
 CONDA = """#!/bin/bash
 # "conda shell.bash hook" defines a function; "conda shell.posix activate ENV" prints what it evaluates.
@@ -76,14 +75,7 @@ def conda(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def bundled(bench: Bench, tmp_path: Path) -> Bench:
-    """A bench whose site has Stoker's worker, as runs have it."""
-    bench.site = attrs.evolve(bench.site, bundle=str(worker_bundle(tmp_path / "wheels")))
-    return bench
-
-
-def test_a_step_runs_on_the_python_of_its_environment(bundled: Bench, conda: Path, tmp_path: Path) -> None:
+def test_a_step_runs_on_the_python_of_its_environment(bench: Bench, conda: Path, tmp_path: Path) -> None:
     other = other_python("3.12", "3.13", "3.10")
     environment = virtual(tmp_path / "venv", other)
     shutil.copytree(environment, conda / "envs" / "torch", symlinks=True)
@@ -93,20 +85,23 @@ def test_a_step_runs_on_the_python_of_its_environment(bundled: Bench, conda: Pat
         "name": {"conda": "torch", "setup": [path]},
         "path": {"conda": str(conda / "envs" / "torch"), "setup": [f"export CONDA_EXE={conda}/bin/conda"]},
     }
-    jobs = {key: bundled.job("python", key=key, run=key) for key in ways}
-    backends = {key: bundled.backend(**options) for key, options in ways.items()}
+    jobs = {key: bench.job("python", key=key, run=key) for key in ways}
+    backends = {key: bench.backend(**options) for key, options in ways.items()}
     for key, job in jobs.items():
         backends[key].submit(job)
     expected = {"venv": environment, "name": conda / "envs" / "torch", "path": conda / "envs" / "torch"}
     for key, job in jobs.items():
-        version, prefix = bundled.output(bundled.end(backends[key], job))
+        version, prefix = bench.output(bench.end(backends[key], job))
         assert (version, prefix) == (other.rpartition("python")[2], str(expected[key])), key
 
 
-def test_an_environment_that_cannot_run_a_step_is_the_cause(bundled: Bench, conda: Path, tmp_path: Path) -> None:
+def test_an_environment_that_cannot_run_a_step_is_the_cause(bench: Bench, conda: Path, tmp_path: Path) -> None:
     old = virtual(tmp_path / "old", other_python("3.8", "3.9", "3.7"))
     (conda / "envs" / "empty" / "bin").mkdir(parents=True)
     (tmp_path / "rc").write_text("(exit 3) || true\nload() { echo no such tool >&2; false; }\nload cuda\n")
+    ancient = tmp_path / "python3"  # it cannot even read the worker's first line, as RHEL 8's 3.6
+    ancient.write_text("#!/bin/sh\necho 'SyntaxError: future feature annotations is not defined' >&2\nexit 1\n")
+    ancient.chmod(0o755)
     path = f"export PATH={conda}/bin:$PATH"
     ways: dict[str, tuple[dict[str, Any], str, str]] = {
         "gone": ({"conda": "nothing", "setup": [path]}, "`conda activate nothing`", "EnvironmentNameNotFound"),
@@ -119,23 +114,28 @@ def test_an_environment_that_cannot_run_a_step_is_the_cause(bundled: Bench, cond
         "leaves": ({"setup": ["exit 0"]}, "`exit 0`", "failed in job"),
         "read": ({"setup": [f". {tmp_path}/rc"]}, f"`. {tmp_path}/rc`", "no such tool"),
         "inside": ({"setup": [path, 'eval "$(conda shell.bash hook)"', "conda activate x"]}, "`conda activate x`", "x"),
+        "module": ({"modules": ["cuda/99"]}, "`module load cuda/99` failed", "module: command not found"),
+        "missing": ({"python": "/no/python3"}, "no /no/python3 (No such file", "the setting `python`"),
+        "ancient": ({"python": str(ancient)}, "is 3.6 or older", "the setting `python`"),
     }
-    jobs = {key: bundled.job("python", key=key, run=key) for key in ways}
-    backends = {key: bundled.backend(**options) for key, (options, _, _) in ways.items()}
+    jobs = {key: bench.job("python", key=key, run=key) for key in ways}
+    backends = {key: bench.backend(**options) for key, (options, _, _) in ways.items()}
     for key, job in jobs.items():
         backends[key].submit(job)
     for key, (_, line, words) in ways.items():
-        status = bundled.end(backends[key], jobs[key])
+        status = bench.end(backends[key], jobs[key])
         assert status.cause == "setup-failed", (key, status)
         assert line in status.message and words in status.message, (key, status.message)
+        assert status.message.count("before the step began") <= 1, (key, status.message)
+        assert status.message.count("module: command not found") <= 1, "what the shell said of it, once"
 
 
-def test_a_pickled_step_on_another_python_is_refused_there(bundled: Bench, tmp_path: Path) -> None:
+def test_a_pickled_step_on_another_python_is_refused_there(bench: Bench, tmp_path: Path) -> None:
     environment = virtual(tmp_path / "venv", other_python("3.12", "3.13", "3.10"))
-    job = bundled.job("python", key="pickled")
+    job = bench.job("python", key="pickled")
     source = attrs.evolve(job.step.source, kind="pickled", path="", root="", digest="0" * 64)
     job = attrs.evolve(job, step=attrs.evolve(job.step, source=source))
-    status = bundled.over(bundled.backend(venv=str(environment)), job)
+    status = bench.over(bench.backend(venv=str(environment)), job)
     assert status.cause == "setup-failed", status
     assert f"the step is sent as a pickle of Python {sys.version_info[0]}.{sys.version_info[1]}" in status.message
 

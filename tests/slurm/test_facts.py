@@ -229,10 +229,9 @@ def test_a_later_login_of_the_same_cluster_knows_what_the_plan_has_read(monkeypa
 def test_the_controller_does_not_answer(cluster: Cluster) -> None:
     cluster.stop_controller()
     try:
-        with pytest.raises(Away, match="controller does not answer"):
-            cluster_facts(Here())
         found = one(Here())
         assert found.code == "STK170" and found.level == "error" and "scontrol ping" in found.fix
+        assert "controller does not answer" in found.what
     finally:
         cluster.start_controller()
 

@@ -21,8 +21,8 @@ from stoker.core.resources import ResourceSettings
 
 
 @pytest.fixture
-def bench(tmp_path: Path, accounted: Cluster) -> Bench:
-    return Bench(tmp_path, accounted)
+def bench(tmp_path: Path, accounted: Cluster, bundle: Path) -> Bench:
+    return Bench(tmp_path, accounted, bundle)
 
 
 def test_who_cancelled_a_job_is_told(bench: Bench, accounted: Cluster) -> None:

@@ -12,76 +12,84 @@ from tests.servers.slurm import NODES, Cluster
 from tests.slurm.bench import Bench
 from tests.waiting import until
 
+from stoker.core.plan import JobStatus
+from stoker.core.protocol import StepError
 from stoker.core.settings import ResourceSettings
 
 
-def test_a_step_runs_on_a_node_and_its_output_and_lines_come_out(bench: Bench) -> None:
+def test_how_steps_end(bench: Bench) -> None:
+    """All of them at once, some as tasks of an array."""
     backend = bench.backend()
-    job = bench.job("add", inputs={"a": 2, "b": 3})
-    status = bench.over(backend, job)
-    assert status.state == "succeeded", (status, bench.lines)
-    assert bench.output(status) == 5
-    assert bench.texts(job) == ["adding 2 3"]
-    assert bench.texts(job, "stderr") == ["to stderr"]
-    assert any(one.started for one in bench.news[job.name])
+    add = bench.job("add", inputs={"a": 2, "b": 3})
+    fails, leaves, dies, where = (bench.job(name) for name in ("fails", "leaves", "dies", "where"))
+    hungry = bench.job("hungry", resources=ResourceSettings(memory="300MiB"))
+    without = bench.job("where", key="without", resources=ResourceSettings(gpu_count=1))
+    refused = bench.job("add", key="refused", resources=ResourceSettings(cpu_count=64), inputs={"a": 1, "b": 2})
+    jobs = (add, fails, leaves, dies, where, hungry, without, refused)
+    bench.over(backend, *jobs)
+    ended = {job.key: status for job in jobs if (status := bench.ended(job))}
+    assert {key: (status.state, status.cause, status.exit_code) for key, status in ended.items()} == {
+        "add": ("succeeded", "", None),
+        "fails": ("failed", "user-error", None),
+        "leaves": ("failed", "", 7),
+        "dies": ("failed", "", -9),
+        "where": ("succeeded", "", None),
+        "hungry": ("failed", "host-oom", -9),
+        "without": ("failed", "no-gpu", None),
+        "refused": ("failed", "refused", None),
+    }
+    assert bench.output(ended["add"]) == 5
+    assert (bench.texts(add), bench.texts(add, "stderr")) == (["adding 2 3"], ["to stderr"])
+    assert any(one.started for one in bench.news[add.name])
+    assert error_of(ended["fails"]).message == "no such thing"
+    assert f"{bench.code}/steps.py" in error_of(ended["fails"]).place
+    # Here slurmstepd looks once a second and kills; the job is FAILED, and only its stderr says why.
+    assert "300MiB" in ended["hungry"].message
+    exceeded = re.search(r"[Ee]xceeded (?:job )?memory limit", ended["hungry"].message)
+    assert exceeded, "Slurm looks at the step and at the job"
+    found = bench.output(ended["where"])
+    assert (found["visible"]["CUDA_VISIBLE_DEVICES"], found["devices"]) == ("", [])
+    assert found["host"] in NODES or os.getuid() != 0
+    # The files of this cluster's GPUs are no GPUs: without pretending, the step does not begin.
+    assert "CUDA_VISIBLE_DEVICES='0'" in error_of(ended["without"]).message
+    words = "sbatch: error: Batch job submission failed: More processors requested than permitted"
+    assert words in ended["refused"].message
+    folders = Path(bench.site.scratch, "slurm").glob("*/*/jobs.json")
+    assert not [folder for folder in folders if "refused" in folder.read_text()]
 
 
-def test_an_error_of_the_step_is_told_with_its_place(bench: Bench) -> None:
-    status = bench.over(bench.backend(), bench.job("fails"))
-    assert (status.state, status.cause) == ("failed", "user-error")
+def error_of(status: JobStatus) -> StepError:
     assert status.result is not None and status.result.error is not None
-    assert status.result.error.message == "no such thing"
-    assert f"{bench.code}/steps.py" in status.result.error.place
+    return status.result.error
 
 
-def test_an_exit_code_survives(bench: Bench) -> None:
-    status = bench.over(bench.backend(), bench.job("leaves"))
-    assert (status.state, status.exit_code, status.cause) == ("failed", 7, "")
-
-
-def test_a_signal_survives(bench: Bench) -> None:
-    status = bench.over(bench.backend(), bench.job("dies"))
-    assert (status.state, status.exit_code, status.cause) == ("failed", -9, "")
-
-
-def test_memory_is_a_limit_and_its_end_has_a_cause(bench: Bench) -> None:
-    """Here slurmstepd looks once a second and kills; the job is FAILED, and only its stderr says why."""
-    status = bench.over(bench.backend(), bench.job("hungry", resources=ResourceSettings(memory="300MiB")))
-    assert (status.state, status.cause) == ("failed", "host-oom"), status
-    assert "300MiB" in status.message
-    assert re.search(r"[Ee]xceeded (?:job )?memory limit", status.message), "Slurm looks at the step and at the job"
-
-
-def test_cancel_asks_first(bench: Bench) -> None:
+def test_how_steps_are_ended(bench: Bench, cluster: Cluster) -> None:
     backend = bench.backend()
-    job = bench.job("slow")
-    backend.submit(job)
-    bench.until(backend, lambda: "slow begins" in bench.texts(job))
-    backend.cancel(job.name, grace=60.0)
-    status = bench.end(backend, job)
-    assert status.cause == "cancelled"
-    assert "slow was asked to end" in bench.texts(job)
+    slow = bench.job("slow")
+    deaf = bench.job("deaf", resources=ResourceSettings(cpu_count=2))
+    other = bench.job("slow", key="other", resources=ResourceSettings(cpu_count=3))
+    held = bench.job("add", inputs={"a": 1, "b": 2}, backend={"orchestrator": {"options": {"hold": True}}})
+    for job in (slow, deaf, other, held):
+        backend.submit(job)
+    bench.until(backend, lambda: all(f"{job.step.name} begins" in bench.texts(job) for job in (slow, deaf, other)))
+    bench.until(backend, lambda: any("held" in message for message in bench.messages(held)))
 
-
-def test_cancel_insists(bench: Bench) -> None:
-    backend = bench.backend()
-    job = bench.job("deaf")
-    backend.submit(job)
-    bench.until(backend, lambda: "deaf begins" in bench.texts(job))
-    backend.cancel(job.name, grace=0.0)
-    assert bench.end(backend, job).state == "failed"
-    until(lambda: bench.jobs()[-1]["state"] == "CANCELLED")
-
-
-def test_a_job_that_waits_leaves_the_queue(bench: Bench) -> None:
-    backend = bench.backend()
-    job = bench.job("add", inputs={"a": 1, "b": 2}, backend={"orchestrator": {"options": {"hold": True}}})
-    backend.submit(job)
-    bench.until(backend, lambda: bool(bench.messages(job)))
-    assert "held" in bench.messages(job)[-1]
-    backend.cancel(job.name, grace=30.0)
-    assert bench.end(backend, job).cause == "cancelled"
-    assert bench.jobs()[-1]["state"] == "CANCELLED"
+    backend.cancel(slow.name, grace=60.0)
+    backend.cancel(deaf.name, grace=0.0)
+    backend.cancel(held.name, grace=30.0)
+    _, id = (row["id"] for row in bench.jobs() if row["name"] == "stoker/slow")
+    cluster.run("scancel", id)
+    bench.end(backend, slow, deaf, other, held)
+    causes = {job.key: status.cause for job in (slow, deaf, other, held) if (status := bench.ended(job))}
+    assert causes == {"slow": "cancelled", "deaf": "cancelled", "other": "killed", "add": "cancelled"}
+    assert "slow was asked to end" in bench.texts(slow)
+    # scancel signals all processes of a job at once: what holds the step must not go before it.
+    assert "slow was asked to end" in bench.texts(other)
+    status = bench.ended(other)
+    assert status is not None and "was cancelled, not by Stoker" in status.message
+    states = {job["name"]: job["state"] for job in bench.jobs()}
+    assert states["stoker/add"] == "CANCELLED", "it left the queue"
+    until(lambda: {job["name"]: job["state"] for job in bench.jobs()}["stoker/deaf"] == "CANCELLED")
 
 
 def test_submitting_twice_starts_once(bench: Bench, tmp_path: Path) -> None:
@@ -96,19 +104,6 @@ def test_submitting_twice_starts_once(bench: Bench, tmp_path: Path) -> None:
     assert bench.output(bench.end(backend, job))["host"]
 
 
-def test_a_person_who_cancels_a_job_is_told_of(bench: Bench, cluster: Cluster) -> None:
-    backend = bench.backend()
-    job = bench.job("slow")
-    backend.submit(job)
-    bench.until(backend, lambda: "slow begins" in bench.texts(job))
-    cluster.run("scancel", bench.jobs()[-1]["id"])
-    status = bench.end(backend, job)
-    assert status.cause == "killed"
-    assert "was cancelled, not by Stoker" in status.message
-    # scancel signals all processes of a job at once: what holds the step must not go before it.
-    assert "slow was asked to end" in bench.texts(job)
-
-
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_step_is_warned_before_the_limit_of_its_time(bench: Bench, cluster: Cluster, nodes: int) -> None:
     """The signal is the one that Slurm sends then, to the same process."""
@@ -119,21 +114,6 @@ def test_a_step_is_warned_before_the_limit_of_its_time(bench: Bench, cluster: Cl
     cluster.run("scancel", "--signal=USR1", "--batch", bench.jobs()[-1]["id"])
     left = bench.output(bench.end(backend, job))
     assert left is not None and 0 < left <= 40
-
-
-def test_what_slurm_refuses_is_told_in_its_words(bench: Bench) -> None:
-    job = bench.job("add", resources=ResourceSettings(cpu_count=64), inputs={"a": 1, "b": 2})
-    status = bench.over(bench.backend(), job)
-    assert (status.state, status.cause) == ("failed", "refused")
-    assert "sbatch: error: Batch job submission failed: More processors requested than permitted" in status.message
-    assert not list(Path(bench.site.scratch, "slurm").glob("*/*"))
-
-
-def test_a_step_without_devices_sees_none(bench: Bench) -> None:
-    found = bench.output(bench.over(bench.backend(), bench.job("where")))
-    assert found["visible"]["CUDA_VISIBLE_DEVICES"] == ""
-    assert found["devices"] == []
-    assert found["host"] in NODES or os.getuid() != 0
 
 
 def test_two_jobs_on_one_node_have_different_devices(bench: Bench, tmp_path: Path) -> None:
@@ -160,14 +140,6 @@ def test_two_jobs_on_one_node_have_different_devices(bench: Bench, tmp_path: Pat
         assert found["visible"]["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
         held += devices
     assert len(set(held)) == 4
-
-
-def test_fewer_devices_than_asked_for_are_no_step(bench: Bench) -> None:
-    """The files of this cluster's GPUs are no GPUs: without pretending, the step does not begin."""
-    status = bench.over(bench.backend(), bench.job("where", resources=ResourceSettings(gpu_count=1)))
-    assert (status.state, status.cause) == ("failed", "no-gpu")
-    assert status.result is not None
-    assert "CUDA_VISIBLE_DEVICES='0'" in status.result.error.message
 
 
 def test_what_a_person_always_tells_slurm_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,33 +25,6 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_line_before_the_worker_that_fails_is_the_cause(bench: Bench) -> None:
-    conda = bench.backend(setup=["echo ready", "conda activate nothing"])
-    module = bench.backend(modules=["cuda/99"])
-    first, second = bench.job("add", key="conda"), bench.job("add", key="module", run="r2")
-    conda.submit(first)
-    module.submit(second)
-    for backend, job, line in ((conda, first, "conda activate nothing"), (module, second, "module load cuda/99")):
-        status = bench.end(backend, job)
-        assert (status.state, status.cause) == ("failed", "setup-failed"), status
-        assert f"`{line}` failed" in status.message
-        assert status.message.count("not found") == 1, "what the shell said of it, once"
-        assert status.message.count("before the step began") == 1
-
-
-def test_an_interpreter_that_cannot_run_the_worker_is_the_cause(bench: Bench, tmp_path: Path) -> None:
-    """It is missing, or so old that it cannot read the worker's first line, as RHEL 8's 3.6."""
-    old = tmp_path / "python3"
-    old.write_text("#!/bin/sh\necho 'SyntaxError: future feature annotations is not defined' >&2\nexit 1\n")
-    old.chmod(0o755)
-    for python, words in (("/no/python3", "no /no/python3 (No such file"), (str(old), "is 3.6 or older")):
-        backend = bench.backend(python=python)
-        job = bench.job("add", key=f"with{len(words)}")
-        status = bench.over(backend, job)
-        assert (status.state, status.cause) == ("failed", "setup-failed"), status
-        assert words in status.message and "the setting `python`" in status.message
-
-
 def test_a_shared_folder_that_is_full_is_the_cause(bench: Bench, small: Path) -> None:
     backend = bench.backend(folder=str(small / "jobs"), options={"hold": True})
     held = bench.job("add", key="held", inputs={"a": 1, "b": 2})

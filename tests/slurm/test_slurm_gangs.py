@@ -11,6 +11,7 @@ import attrs
 import pytest
 from tests.servers.slurm import NODES, Cluster
 from tests.slurm.bench import Bench
+from tests.waiting import until
 
 from stoker.backends.slurm.task import LATE
 from stoker.core.settings import ResourceSettings
@@ -119,12 +120,30 @@ def test_a_gang_of_which_a_process_is_killed_is_over_in_seconds(bench: Bench, cl
     assert time.monotonic() - killed < LATE / 2, "nobody waits for a result that a killed process cannot write"
 
 
-def test_a_gang_is_asked_to_end(bench: Bench) -> None:
+@pytest.mark.parametrize("who", ["Stoker", "a person"])
+def test_a_gang_is_asked_to_end(bench: Bench, cluster: Cluster, who: str) -> None:
     backend = bench.backend()
     job = bench.job("slow", resources=ResourceSettings(nodes=2))
     backend.submit(job)
     bench.until(backend, lambda: bench.texts(job).count("slow begins") == 2)
-    backend.cancel(job.name, grace=60.0)
+    if who == "Stoker":
+        backend.cancel(job.name, grace=60.0)
+    else:
+        cluster.run("scancel", bench.jobs()[-1]["id"])
     status = bench.end(backend, job)
-    assert status.cause == "cancelled", status
+    assert status.cause == ("cancelled" if who == "Stoker" else "killed"), status
     assert bench.texts(job).count("slow was asked to end") == 2
+
+
+def test_a_launcher_may_start_ranks_by_srun(bench: Bench) -> None:
+    """The nodes' own step has all of the job's CPUs, and would keep those of another one waiting for ever."""
+    job = bench.job("starts", resources=ResourceSettings(nodes=2, cpu_count=2))
+    status = bench.over(bench.backend(), job)
+    assert status.state == "succeeded", (status, bench.lines)
+    assert {"rank 0", "rank 1"} <= set(bench.texts(job))
+
+
+def test_the_end_of_a_gangs_step_is_its_jobs(bench: Bench) -> None:
+    job = bench.job("fails", resources=ResourceSettings(nodes=2))
+    assert bench.over(bench.backend(), job).cause == "user-error"
+    until(lambda: bench.jobs()[-1]["state"] == "FAILED")

@@ -21,12 +21,12 @@ def arrays(bench: Bench) -> dict[str, int]:
 
 def test_alike_jobs_are_one_array(bench: Bench) -> None:
     backend = bench.backend()
-    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(20)]
-    bench.over(backend, *jobs)
-    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 21))
-    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(20)]
-    assert list(arrays(bench).values()) == [20]
-    assert all("_" in job["id"] for job in bench.jobs())
+    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(8)]
+    big = bench.job("add", key="big", inputs={"a": 5, "b": 5}, resources=ResourceSettings(cpu_count=2))
+    bench.over(backend, *jobs, big)
+    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 9))
+    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(8)]
+    assert sorted(arrays(bench).values()) == [1, 8]
 
 
 def test_an_array_has_no_more_tasks_than_it_may(bench: Bench) -> None:
@@ -35,14 +35,6 @@ def test_an_array_has_no_more_tasks_than_it_may(bench: Bench) -> None:
     bench.over(backend, *jobs)
     assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 10))
     assert sorted(arrays(bench).values()) == [1, 4, 4]
-
-
-def test_jobs_that_ask_for_other_things_are_no_array(bench: Bench) -> None:
-    backend = bench.backend()
-    small = [bench.job("add", key=f"small:{number}", inputs={"a": number, "b": 1}) for number in range(2)]
-    big = bench.job("add", key="big", inputs={"a": 5, "b": 5}, resources=ResourceSettings(cpu_count=2))
-    bench.over(backend, *small, big)
-    assert sorted(arrays(bench).values()) == [1, 2]
 
 
 def test_one_task_of_an_array_is_cancelled(bench: Bench, tmp_path: Path) -> None:
@@ -76,7 +68,7 @@ def total(squares: list[int]) -> int:
     return sum(squares)
 
 @pipeline
-def many(count: int = 50):
+def many(count: int = 12):
     return total(square.map(numbers(count)))
 
 if __name__ == "__main__":
@@ -88,7 +80,7 @@ def test_a_fan_out_is_one_sbatch(alone: Any, cluster: Cluster) -> None:
     before = len(cluster.jobs())
     alone.write({"train.py": FAN_OUT})
     done = alone.run("train.py", timeout=240)
-    assert "total 40425" in done.stdout
+    assert "total 506" in done.stdout
     jobs = cluster.jobs()[before:]
     assert len({job["comment"] for job in jobs}) == 3
-    assert len([job for job in jobs if "_" in job["id"]]) == 50
+    assert len([job for job in jobs if "_" in job["id"]]) == 12

@@ -30,9 +30,9 @@ def test_a_node_that_fails_is_the_cause(bench: Bench, cluster: Cluster) -> None:
     assert "NODE_FAIL" in status.message
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_that_loses_its_power_is_the_cause(bench: Bench, cluster: Cluster) -> None:
-    """Slurm misses it after half a minute."""
+    """Slurm misses it after a quarter of a minute, and then says what it says of one that is set down."""
     backend = bench.backend()
     job = bench.job("slow")
     backend.submit(job)

@@ -238,11 +238,11 @@ def test_a_job_leaves_when_no_step_comes(bench: Bench) -> None:
 
 
 @pytest.fixture
-def crowded(tmp_path: Path, accounted: Cluster) -> Iterator[Bench]:
+def crowded(tmp_path: Path, accounted: Cluster, bundle: Path) -> Iterator[Bench]:
     """A bench on a cluster where an account may have three jobs."""
     accounted.enforce_limits()
     accounted.run("sacctmgr", "-i", "modify", "account", "lab", "set", "MaxSubmitJobs=3")
-    made = Bench(tmp_path, accounted)
+    made = Bench(tmp_path, accounted, bundle)
     yield made
     for backend in made.made:
         backend.close()

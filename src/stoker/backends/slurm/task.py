@@ -14,7 +14,7 @@ from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.backends.slurm.script import by_srun
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import JobRow, end_status
+from stoker.backends.slurm.states import SETUP_FAILED_MARK, JobRow, end_status
 from stoker.core.plan import Job, JobStatus
 from stoker.core.protocol import MARK, RESULT, StepResult, WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
@@ -280,7 +280,7 @@ class SlurmJob:
         if self.result is None and self.over is not None and self.read_at <= self.over:
             return None  # it may have ended since its files were read: they are read once more
         plain = row.state in ("COMPLETED", "FAILED") and not row.signal
-        ran = self.up or row.state == "COMPLETED"
+        ran = self.up or (row.state == "COMPLETED" and SETUP_FAILED_MARK not in self._errors())
         if plain and ran and self.result is None and self.over is not None and self.over + LATE > now:
             return None  # the program ran to its end: its result is on its way
         return self._end_status(row)
