@@ -260,7 +260,7 @@ EXTREMES = {
     "no home": "unset HOME STOKER_HOME; {command}",
     "ASCII": "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0; {command}",
 }
-NEEDED = ("run", "show", "resume", "doctor", "logs")
+NEEDED = ("run", "show", "doctor")
 """Commands that are tried with every extreme; the others with one each, in turn."""
 
 
