@@ -96,7 +96,9 @@ class Server:
                 for one in (*theirs, given):
                     os.close(one)
             replies = opened.enter_context(mine.makefile("r"))
-            begun = json.loads(replies.readline())
+            begun = json.loads(replies.readline() or "null")
+            if begun is None:
+                raise RuntimeError("the server that forks programs of tests has ended; its error stands above")
             if begun < 0:
                 return None
             try:
@@ -256,7 +258,9 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    request = _served(socket.socket(fileno=int(sys.argv[1])))
+    request = None
+    with contextlib.suppress(KeyboardInterrupt):
+        request = _served(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:
         _become(request)
 
