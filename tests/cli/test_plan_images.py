@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from tests.servers.packageindex import PackageIndex, running_index
 
-OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9"}
-"""An engine that is not there, and a way out that leads nowhere."""
+OFFLINE = {"PATH": str(Path(sys.executable).parent), "HTTPS_PROXY": "http://127.0.0.1:9"}
+"""No engine and no other program than those of this Python, and a way out that leads nowhere."""
 STACK = """
 [stacks.box]
 orchestrator = {flavor = "docker"}
@@ -161,7 +162,7 @@ def locking(stoker: Any, index: PackageIndex, monkeypatch: pytest.MonkeyPatch) -
     stack = STACK.replace("pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", "python:3.11-slim")
     more = f'requirements = ["trainer"]\npython_package_installer_args = {{index-url = "{index.url}"}}\n'
     stoker.project.write({"stoker.toml": 'stack = "box"\n' + stack + more, "gpu.py": TRAIN})
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    monkeypatch.setenv("PATH", OFFLINE["PATH"])
     monkeypatch.delenv("STOKER_OFFLINE")
     return stoker
 
@@ -226,7 +227,7 @@ def findings(project: Any, **environment: str) -> dict[str, dict[str, Any]]:
 
 
 def test_offline_asks_no_registry_elsewhere(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("PATH", OFFLINE["PATH"])
     project.write({"stoker.toml": CLUSTER, "train.py": BUILT})
     asked = findings(project, STOKER_OFFLINE="")
     assert "registry.invalid does not answer" in asked["STK218"]["what"] or "STK220" in asked

@@ -24,8 +24,13 @@ from stoker.core.settings import StepSettings
 from stoker.run.rendering import MASK, mask_secrets, placeholder_leases
 
 EXPECTED = Path(__file__).with_name("expected") / "plan_render.txt"
-OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_COLOR": "1"}
-"""An engine that is not there, and a way out that leads nowhere."""
+OFFLINE = {
+    "PATH": str(Path(sys.executable).parent),
+    "DOCKER_HOST": "unix:///nowhere.sock",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "NO_COLOR": "1",
+}
+"""No engine and no other program than those of this Python, and a way out that leads nowhere."""
 STACK = """
 stack = "box"
 
