@@ -226,30 +226,27 @@ def _become(request: dict[str, Any]) -> None:
         sys.exit(f"{request['cwd']}: {error}")
     sys.orig_argv = request["argv"]
     sys.argv = request["argv"][1:]
-    script = sys.argv[0]
+    script = os.path.join(os.getcwd(), sys.argv[0])
     sys.path[0] = os.path.dirname(os.path.realpath(script))
     module = types.ModuleType("__main__")
-    module.__dict__.update(
-        __file__=os.path.join(os.getcwd(), script),
-        __builtins__=__builtins__,
-        __loader__=SourceFileLoader("__main__", script),
-        __cached__=None,
-    )
+    loader = SourceFileLoader("__main__", script)
+    module.__dict__.update(__file__=script, __builtins__=__builtins__, __loader__=loader, __cached__=None)
     sys.modules["__main__"] = module
+    code = None
     try:
         with open(script, "rb") as file:
-            code = compile(file.read(), script, "exec")
+            source = file.read()
+        code = compile(source, script, "exec", dont_inherit=True)
         exec(code, module.__dict__)
     except SystemExit:
         raise
     except BaseException as error:
         frames = error.__traceback__
-        sys.excepthook(type(error), error, frames and frames.tb_next)
-        if isinstance(error, KeyboardInterrupt):
-            sys.stdout.flush()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        sys.exit(1)
+        # Python shows it without the frame of this function, and does the rest.
+        error.__traceback__ = frames.tb_next if frames is not None and code is not None else None
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook = lambda *_: None
+        raise
 
 
 def main() -> None:
