@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import forks
 from tests.servers.containers import base_image, engine, registry  # noqa: F401  # fixtures: a real container engine
 from tests.times import pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401  # hooks: what each test costs
 from tests.wheels import made_wheels, used_home  # noqa: F401  # fixtures: what travels, made once
@@ -36,6 +37,7 @@ settings.register_profile("stoker", deadline=None, suppress_health_check=[Health
 settings.register_profile("long", settings.get_profile("stoker"), max_examples=400)
 settings.load_profile("stoker")
 
+STOKER = str(Path(sys.executable).with_name("stoker"))
 REPOSITORY = Path(__file__).resolve().parents[1]
 """The checkout; tests that look at its files use the fixture `repository`."""
 
@@ -139,7 +141,7 @@ class Project:
 
     def stoker(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """`stoker arguments…` in the folder; options as for `command`."""
-        return self.command([str(Path(sys.executable).with_name("stoker")), *arguments], **options)
+        return self.command([STOKER, *arguments], **options)
 
     def command(
         self,
@@ -150,11 +152,19 @@ class Project:
         input: str | None = None,
         timeout: float = 200.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end and expect an exit code (None: any); its output is shown if another one comes."""
-        finished = subprocess.run(
+        """Run a command to its end and expect an exit code (None: any); its output is shown if another one comes.
+
+        Scripts and `stoker` are forked from an interpreter that has imported Stoker, where that makes no difference.
+        """
+        variables = {**os.environ, "STOKER_HOME": str(self.home), **(env or {})}
+        words = [sys.executable, *argv] if argv[0] == STOKER else argv
+        finished = None
+        if words[0] == sys.executable and words[1].endswith((".py", STOKER)):
+            finished = forks.run(words, cwd=self.folder, env=variables, input=input or "", timeout=timeout)
+        finished = finished or subprocess.run(
             argv,
             cwd=self.folder,
-            env={**os.environ, "STOKER_HOME": str(self.home), **(env or {})},
+            env=variables,
             input=input,
             capture_output=True,
             text=True,

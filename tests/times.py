@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forks
 
 FAILED = pytest.StashKey[bool]()
 
 
 def spent() -> float:
-    """Seconds of CPU time of this process and of the children that it has waited for."""
-    return sum(os.times()[:4])
+    """Seconds of CPU time of this process, of the children that it has waited for, and of what was forked for it."""
+    return sum(os.times()[:4]) + forks.cpu()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

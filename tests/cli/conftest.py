@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -53,17 +52,14 @@ TRAIN = """
 
 
 class CommandLine:
-    """Runs `stoker …` in a project; the installed script is not needed."""
+    """Runs `stoker …` in a project."""
 
     def __init__(self, project: Any) -> None:
         self.project = project
 
     def __call__(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """`stoker arguments…`; options as for `Project.command`."""
-        program = "from stoker.cli.main import main; main()"
-        found: subprocess.CompletedProcess[str] = self.project.command(
-            [sys.executable, "-c", program, *arguments], **options
-        )
+        found: subprocess.CompletedProcess[str] = self.project.stoker(*arguments, **options)
         return found
 
     def json(self, *arguments: str, **options: Any) -> Any:

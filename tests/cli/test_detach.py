@@ -79,7 +79,8 @@ class Detached:
     @property
     def environment(self) -> dict[str, str]:
         paths = [str(self._site), os.environ.get("PYTHONPATH", "")]
-        return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        holds = (self._site / "hold").exists()
+        return {"PYTHONPATH": os.pathsep.join(filter(None, paths))} if holds else {}
 
     def hold(self) -> None:
         """Let no driver begin."""

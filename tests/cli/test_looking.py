@@ -7,22 +7,36 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import TRAIN, CommandLine
+from tests.conftest import Project
 
+from stoker.core.plan import LogLine
 from stoker.images.layers import LayerCache, LayerContents
+from stoker.store.store import open_store
 
 
-@pytest.fixture
-def ran(stoker: Any) -> Any:
-    """A project with one run that succeeded and a newer one that failed."""
+def run_twice(stoker: CommandLine) -> CommandLine:
+    """Have one run that succeeded and a newer one that failed."""
     stoker("run", "train.py", "--tag", "good")
     stoker("run", "train.py", "--broken", "--tag", "bad", "--tag", "new", "--no-cache", code=1)
     return stoker
 
 
-def test_runs(ran: Any) -> None:
+def shared(folder: Path) -> CommandLine:
+    """A project for several tests, which only look."""
+    return CommandLine(Project(folder / "project", folder / "home").write({"train.py": TRAIN}))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    return run_twice(shared(tmp_path_factory.mktemp("ran")))
+
+
+def test_runs(ran: CommandLine) -> None:
     lines = ran("runs").stdout.splitlines()
     assert lines[0].split() == ["run", "pipeline", "status", "created", "took", "stack", "tags"]
     assert ["failed" in line for line in lines[1:]] == [True, False]
@@ -36,7 +50,7 @@ def test_runs(ran: Any) -> None:
     assert "no runs like that" in finished.stderr
 
 
-def test_show(ran: Any) -> None:
+def test_show(ran: CommandLine) -> None:
     text = ran("show", "latest").stdout
     for words in ("training  failed", "count = 3", "square ×3", "user-error", "the model is no good", "stoker resume"):
         assert words in text
@@ -47,7 +61,7 @@ def test_show(ran: Any) -> None:
     assert "square[1]" in ran("show", good[:-2], "--elements").stdout
 
 
-def test_show_keeps_to_the_width_that_it_is_given(ran: Any) -> None:
+def test_show_keeps_to_the_width_that_it_is_given(ran: CommandLine) -> None:
     """In a pipe lines are whole; where there is a width, words go on below, and none is cut."""
     whole = ran("show", "latest").stdout
     for columns in (80, 44):
@@ -58,7 +72,7 @@ def test_show_keeps_to_the_width_that_it_is_given(ran: Any) -> None:
     assert "\n      user-error: the model is no good\n" in shown
 
 
-def test_show_as_json(ran: Any) -> None:
+def test_show_as_json(ran: CommandLine) -> None:
     document = ran.json("show", "latest")
     steps = {step["key"]: step for step in document["steps"]}
     assert steps["check"]["attempts"][0]["failure"]["cause"] == "user-error"
@@ -69,13 +83,13 @@ def test_show_as_json(ran: Any) -> None:
     assert len(steps["square"]["elements"]) == 3
 
 
-def test_the_beginning_of_an_id_must_be_of_one_run(ran: Any) -> None:
+def test_the_beginning_of_an_id_must_be_of_one_run(ran: CommandLine) -> None:
     first, second = (run["id"] for run in ran.json("runs"))
     assert first[:2] == second[:2], "ids begin with the time"
     assert "begins the ids of several runs" in ran("show", first[:2], code=2).stderr
 
 
-def test_logs(ran: Any) -> None:
+def test_logs(ran: CommandLine) -> None:
     assert ran("logs", "latest", "train").stdout == "training with 0.5\n"
     assert ran("logs", "latest").stdout == "load │ loading 3\ntrain │ training with 0.5\n"
     assert ran("logs", "latest", "--tail", "1").stdout == "train │ training with 0.5\n"
@@ -88,14 +102,14 @@ def test_logs(ran: Any) -> None:
     assert (line["step"], line["stream"], line["text"]) == ("load", "stdout", "loading 3")
 
 
-def test_mistaken_logs(ran: Any) -> None:
+def test_mistaken_logs(ran: CommandLine) -> None:
     assert "did you mean 'train'" in ran("logs", "latest", "trian", code=2).stderr
     assert "has no attempt 9" in ran("logs", "latest", "train", "--attempt", "9", code=2).stderr
     assert "one of a step" in ran("logs", "latest", "--attempt", "1", code=2).stderr
     assert "fan-out" in ran("logs", "latest", "square", "--attempt", "1", code=2).stderr
 
 
-def test_artifacts(ran: Any) -> None:
+def test_artifacts(ran: CommandLine) -> None:
     found = ran.json("artifacts", "latest")
     assert [(output["step"], output["name"]) for output in found] == [
         ("load", "output"),
@@ -109,7 +123,8 @@ def test_artifacts(ran: Any) -> None:
     assert ran("artifacts", "0" * 64, code=2).stderr.startswith("error: ")
 
 
-def test_resume(ran: Any) -> None:
+def test_resume(stoker: CommandLine) -> None:
+    ran = run_twice(stoker)
     path = ran.project.folder / "train.py"
     path.write_text(path.read_text().replace("if broken:", "if broken and not broken:"))
     id = ran.json("runs")[0]["id"]
@@ -164,7 +179,8 @@ def test_cancel(stoker: Any) -> None:
     assert "does not run any more: cancelled" in stoker("cancel", "latest").stderr
 
 
-def test_gc(ran: Any) -> None:
+def test_gc(stoker: CommandLine) -> None:
+    ran = run_twice(stoker)
     newest = ran.json("runs")[0]["id"]
     would = ran.json("gc", "--keep", "1", "--dry-run")
     assert would["dry_run"]
@@ -236,3 +252,88 @@ def test_a_stack_says_what_goes(project: Any) -> None:
     assert json.loads(project.stoker("gc", "--keep", "9", "--json").stdout)["runs"] == []
     assert len(json.loads(project.stoker("gc", "--json").stdout)["runs"]) == 1
     assert [sorted(run.tags) for run in project.client().runs()] == [["nightly"], ["release"]]
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A run whose step train has, beside its own line, some of ranks 0, 1 and 3."""
+    ran = shared(tmp_path_factory.mktemp("ranked"))
+    ran("run", "train.py")
+    store = open_store(home=str(ran.project.home))
+    lines = [
+        LogLine(time=4e9 + number, stream=stream, text=f"{stream} of {rank}", rank=rank)
+        for number, (stream, rank) in enumerate([("stdout", 0), ("stdout", 1), ("stderr", 3), ("stdout", 3)])
+    ]
+    store.logs.append(ran.json("runs")[0]["id"], "train", 1, lines)
+    store.close()
+    return ran
+
+
+def test_one_rank(ranked: CommandLine) -> None:
+    assert ranked("logs", "latest", "train", "--rank", "3").stdout == "stderr of 3\nstdout of 3\n"
+    assert ranked("logs", "latest", "train", "--rank", "3", "--stream", "stderr").stdout == "stderr of 3\n"
+    assert ranked("logs", "latest", "train", "--rank", "3", "-f", "--tail", "1").stdout == "stdout of 3\n"
+    assert ranked("logs", "latest", "train", "--rank", "launcher").stdout == "training with 0.5\n"
+
+
+def test_lines_of_several_ranks_say_whose_they_are(ranked: CommandLine) -> None:
+    every = "training with 0.5\n[0] stdout of 0\n[1] stdout of 1\n[3] stderr of 3\n[3] stdout of 3\n"
+    assert ranked("logs", "latest", "train").stdout == every
+    some = "[0] stdout of 0\n[3] stderr of 3\n[3] stdout of 3\n"
+    assert ranked("logs", "latest", "train", "--rank", "0,3").stdout == some
+    assert ranked("logs", "latest", "train", "--rank", "3", "--rank", "0").stdout == some
+    mixed = "training with 0.5\n[1] stdout of 1\n"
+    assert ranked("logs", "latest", "train", "--rank", "launcher, 1").stdout == mixed
+
+
+def test_ranks_as_json(ranked: CommandLine) -> None:
+    lines = ranked("logs", "latest", "train", "--json", "--rank", "1,launcher").stdout.splitlines()
+    assert [(line["rank"], line["text"]) for line in map(json.loads, lines)] == [
+        (None, "training with 0.5"),
+        (1, "stdout of 1"),
+    ]
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_ranks_of_all_steps(ranked: CommandLine, follow: tuple[str, ...]) -> None:
+    assert ranked("logs", "latest", "--rank", "1", *follow).stdout == "train │ stdout of 1\n"
+    assert ranked("logs", "latest", "--rank", "0,1", "--tail", "1", *follow).stdout == "train │ [1] stdout of 1\n"
+    assert (
+        ranked("logs", "latest", "--rank", "launcher", *follow).stdout
+        == "load │ loading 3\ntrain │ training with 0.5\n"
+    )
+    assert "no line of rank 2: ranks 0-1, 3 wrote" in ranked("logs", "latest", "--rank", "2", *follow, code=2).stderr
+
+
+def test_mistaken_ranks(ranked: CommandLine) -> None:
+    def told(*words: str) -> str:
+        finished = ranked("logs", "latest", *words, code=2)
+        assert finished.stdout == ""
+        return str(finished.stderr)
+
+    assert "attempt 1 of step 'train' has no line of rank 2: ranks 0-1, 3 wrote" in told("train", "--rank", "2")
+    assert "no line of rank 0, nor of any other" in told("load", "--rank", "0")
+    assert "'x' is no rank" in told("train", "--rank", "0,x")
+    assert "'-1' is no rank" in told("train", "--rank=-1")
+
+
+def test_raw_lines_are_no_json(ranked: CommandLine) -> None:
+    finished = ranked("logs", "latest", "--raw", "--json", code=2)
+    assert finished.stdout == "" and "--raw and --json" in finished.stderr
+
+
+def test_a_cached_step_names_the_run_that_computed_it(stoker: Any) -> None:
+    stoker("run", "train.py")
+    stoker("run", "train.py")
+    cached, computed = (run["id"] for run in stoker.json("runs"))
+    printed = stoker("logs", cached, "load")
+    assert printed.stdout == ""
+    assert f"step 'load' is cached; run {computed} computed it: stoker logs {computed} load" in printed.stderr
+    for words in ((), ("--follow",)):
+        whole = stoker("logs", cached, *words)
+        assert whole.stdout == ""
+        assert f"every step of run {cached} is cached; `stoker show {cached}` says which runs computed" in whole.stderr
+    assert "cached" not in stoker("logs", computed).stderr
+    resumed = stoker("resume", cached)
+    assert f"run {cached} has succeeded: nothing is left to do" in resumed.stderr
+    assert stoker("logs", computed, "load").stderr == ""

@@ -32,7 +32,7 @@ def lasts(seconds: float) -> None:
             print("a line", flush=True)
             time.sleep(0.1)
     finally:
-        time.sleep(1.0)
+        time.sleep(min(seconds, 1.0))
         Path("finally").touch()
 
 @pipeline

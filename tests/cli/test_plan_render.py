@@ -6,10 +6,13 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import CommandLine
+from tests.conftest import Project
 
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.settings import ContainerSettings
@@ -21,8 +24,13 @@ from stoker.core.settings import StepSettings
 from stoker.run.rendering import MASK, mask_secrets, placeholder_leases
 
 EXPECTED = Path(__file__).with_name("expected") / "plan_render.txt"
-OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_COLOR": "1"}
-"""An engine that is not there, and a way out that leads nowhere."""
+OFFLINE = {
+    "PATH": str(Path(sys.executable).parent),
+    "DOCKER_HOST": "unix:///nowhere.sock",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "NO_COLOR": "1",
+}
+"""No engine and no other program than those of this Python, and a way out that leads nowhere."""
 STACK = """
 stack = "box"
 
@@ -80,17 +88,30 @@ if __name__ == "__main__":
 SECRETS = ("hf-of-the-step", "key-of-the-input", "key-of-the-uri", "key-of-this-process")
 
 
-@pytest.fixture
-def box(stoker: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A project whose stack has an engine that is not there, and a local step operator."""
-    stoker.project.write({"stoker.toml": STACK, "train.py": TRAIN})
-    for name, value in OFFLINE.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WANDB_API_KEY", "key-of-this-process")
-    return stoker
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """A project whose stack has an engine that is not there, and a local step operator; for all tests, as none runs."""
+    folder = tmp_path_factory.mktemp("box")
+    project = Project(folder / "project", folder / "home").write({"stoker.toml": STACK, "train.py": TRAIN})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**OFFLINE, "WANDB_API_KEY": "key-of-this-process"}.items():
+            patch.setenv(name, value)
+        yield CommandLine(project)
 
 
-def plain(text: str, box: Any) -> str:
+@pytest.fixture(scope="module")
+def shown(box: CommandLine) -> str:
+    """The plan and what would be sent, as a person sees it."""
+    return box("plan", "train.py", "--render", "--simulate", "2xH100").stdout
+
+
+@pytest.fixture(scope="module")
+def document(box: CommandLine) -> str:
+    """The same as JSON."""
+    return box("plan", "train.py", "--render", "--json", "--simulate", "2xH100").stdout
+
+
+def plain(text: str, box: CommandLine) -> str:
     """Without what differs from machine to machine and from one version of Stoker to the next."""
     text = text.replace(str(box.project.folder), "PROJECT").replace(str(box.project.home), "HOME")
     text = re.sub(r"stoker-[\w.]+\+g[0-9a-f]{12}-", "stoker-VERSION-", text)
@@ -101,9 +122,8 @@ def plain(text: str, box: Any) -> str:
     return text.replace(sys.executable, "PYTHON")
 
 
-def test_everything_that_would_be_sent(box: Any) -> None:
-    told = box("plan", "train.py", "--render", "--simulate", "2xH100").stdout
-    head, found, rendered = told.partition("\nload  would be sent to here\n")
+def test_everything_that_would_be_sent(box: CommandLine, shown: str) -> None:
+    head, found, rendered = shown.partition("\nload  would be sent to here\n")
     assert head.startswith("training: 4 steps on stack 'box'"), "the plan comes first"
     text = plain(found.lstrip("\n") + rendered, box)
     if os.environ.get("UPDATE_GOLDEN"):
@@ -111,41 +131,41 @@ def test_everything_that_would_be_sent(box: Any) -> None:
     assert text == EXPECTED.read_text(encoding="utf-8")
 
 
-def test_one_step(box: Any) -> None:
+def test_one_step(box: CommandLine, shown: str) -> None:
     words = ("plan", "train.py", "--simulate", "2xH100")
-    whole = box(*words, "--render").stdout
-    for name in ("train", "square", "square[3]"):
+    for name in ("train", "square[3]"):
         one = box(*words, f"--render={name}").stdout
         heads = [line for line in one.splitlines() if "  would be sent to " in line]
         assert [head.split()[0] for head in heads] == [name.partition("[")[0]]
-        assert one[one.index("  by hand: ") :].strip() in whole
+        assert one[one.index("  by hand: ") :].strip() in shown
     refused = box(*words, "--render=trian", code=2).stderr
     assert "--render: there is no step 'trian' in this pipeline, did you mean 'train'?" in refused
     rendered = json.loads(box(*words, "--render=train", "--json").stdout)["rendered"]
     assert [step["step"] for step in rendered] == ["train"]
 
 
-def test_nothing_is_sent_built_or_kept(box: Any) -> None:
-    box("plan", "train.py", "--render", "--simulate", "2xH100")
-    assert not box.project.client().runs()
+@pytest.mark.usefixtures("shown")
+def test_nothing_is_sent_built_or_kept(box: CommandLine) -> None:
+    assert not box.project.rows("SELECT id FROM runs")
     left = {path.name for path in box.project.home.iterdir()}
     assert "scratch" not in left and not list((box.project.home / "artifacts").glob("**/*.tar"))
 
 
-def test_no_secret_is_shown(box: Any) -> None:
-    for arguments in (("--render",), ("--render", "--json")):
-        rendered = box("plan", "train.py", *arguments, "--simulate", "2xH100").stdout
-        rendered = rendered.partition("would be sent to" if len(arguments) == 1 else '"rendered"')[2]
-        assert rendered
+def test_no_secret_is_shown(shown: str, document: str) -> None:
+    # In a script, the variable is that of the shell.
+    for text, begins, variable in (
+        (shown, "would be sent to", "--env=HF_TOKEN "),
+        (document, '"rendered"', f"HF_TOKEN={MASK}"),
+    ):
+        rendered = text.partition(begins)[2]
         for secret in SECRETS:
             assert secret not in rendered, secret
-        # In a script, the variable is that of the shell.
-        assert ("--env=HF_TOKEN " if len(arguments) == 1 else f"HF_TOKEN={MASK}") in rendered and "EPOCHS=3" in rendered
+        assert variable in rendered and "EPOCHS=3" in rendered
         assert "wandb" in rendered, "which secrets there are is none"
 
 
-def test_json_has_the_same_under_rendered(box: Any) -> None:
-    made = box.json("plan", "train.py", "--render", "--simulate", "2xH100")
+def test_json_has_the_same_under_rendered(box: CommandLine, document: str) -> None:
+    made = json.loads(document)
     assert [step["key"] for step in made["steps"]] == ["load", "train", "square", "report"]
     found = {one["step"]: one for one in made["rendered"]}
     assert found["load"]["request"]["message"]["job"] == "RUN/load/1"
@@ -159,13 +179,13 @@ def test_json_has_the_same_under_rendered(box: Any) -> None:
     assert "rendered" not in box.json("plan", "train.py", "--simulate", "2xH100")
 
 
-def test_settings_that_no_image_can_have_are_told_after_the_plan(box: Any) -> None:
+def test_settings_that_no_image_can_have_are_told_after_the_plan(box: CommandLine) -> None:
     done = box("plan", "train.py", "--render", "--simulate", "2xH100", "--set", "docker.requirements=no.txt", code=2)
     assert "training: 4 steps" in done.stdout and "no.txt" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_refused_plan_shows_what_it_would_have_sent(box: Any) -> None:
+def test_a_refused_plan_shows_what_it_would_have_sent(box: CommandLine) -> None:
     told = box("plan", "train.py", "--render", "--simulate", "2xH100;driver=470.82.01", code=3).stdout
     assert "STK203" in told and "train  would be sent to orchestrator" in told
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from stoker import stacks
-from stoker.cli.stacks import target_file, with_stack, write_whole
+from stoker.backends.registry import BACKENDS
+from stoker.cli.stacks import set_up, target_file, with_stack, write_whole
 from stoker.core.errors import SettingsError, UsageError
 
 OURS = {"flavor": "slurm", "host": "ssh://login", "folder": 'a "quoted" \\ path'}
@@ -95,3 +97,24 @@ def test_a_file_is_written_whole_and_keeps_its_mode(tmp_path: Path) -> None:
     write_whole(tmp_path / "stoker.toml", "new")
     assert real.read_text() == "new" and real.stat().st_mode & 0o777 == 0o640
     assert sorted(os.listdir(tmp_path)) == ["real.toml", "stoker.toml"]
+
+
+@pytest.mark.parametrize(("name", "questions"), [("login", 0), ("", 1)], ids=["given", "of the first answer"])
+def test_a_name_that_is_taken_is_refused_before_further_questions(
+    name: str, questions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = '[stacks.login.orchestrator]\nflavor = "local"\n'
+    Path("stoker.toml").write_text(written)
+    asked: list[str] = []
+
+    def answer(words: str, usual: str) -> str:
+        asked.append(words)
+        return "ssh://login"
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("stoker.cli.stacks._asked", answer)
+    with pytest.raises(UsageError, match="there is a stack called 'login' already"):
+        set_up(BACKENDS.load("slurm"), {}, name=name, yes=False, force=False, hello=False, patience=1.0, store="")
+    assert len(asked) == questions
+    assert Path("stoker.toml").read_text() == written

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Project
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import DamagedArtifact, InfrastructureError
@@ -58,14 +59,7 @@ def spoil(store: Store, digest: str) -> None:
 
 
 def stoker(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stoker", *arguments],
-        env={**os.environ, "STOKER_HOME": str(home)},
-        cwd=home.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return Project(home.parent, home).stoker(*arguments, code=None)
 
 
 def test_a_whole_store(home: Path) -> None:

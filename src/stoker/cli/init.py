@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Final, Mapping, Sequence
+from typing import Final, Mapping
 
 import click
 
@@ -26,154 +26,14 @@ IGNORED: Final = (".stoker/", "__pycache__/", ".pytest_cache/")
 _NOT_OFFERED: Final = ("inline",)
 """Backends that are no place of their own."""
 
-_TRAINING: Final = '''
-"""Fit a line to numbers: load, train, evaluate."""
-
-from stoker import log_metrics, pipeline, step
-
-
-@step
-def load(count: int) -> list[tuple[float, float]]:
-    return [(x / count, 3 * x / count + 1) for x in range(count)]
-
-
-@step
-def train(points: list[tuple[float, float]], rate: float, epochs: int) -> dict[str, float]:
-    slope = shift = 0.0
-    for epoch in range(epochs):
-        errors = [(x, slope * x + shift - y) for x, y in points]
-        slope -= rate * sum(2 * error * x for x, error in errors) / len(points)
-        shift -= rate * sum(2 * error for _, error in errors) / len(points)
-        log_metrics({"loss": sum(error * error for _, error in errors) / len(points)}, step=epoch)
-    return {"slope": slope, "shift": shift}
-
-
-@step
-def evaluate(model: dict[str, float], points: list[tuple[float, float]]) -> float:
-    return max(abs(model["slope"] * x + model["shift"] - y) for x, y in points)
-
-
-@pipeline
-def training(count: int = 50, rate: float = 0.5, epochs: int = 200):
-    points = load(count)
-    evaluate(train(points, rate, epochs), points)
-
-
-if __name__ == "__main__":
-    training()
-'''
-_DATA: Final = '''
-"""Clean several files side by side, and sum them up."""
-
-from stoker import pipeline, step
-
-
-@step
-def find(files: int) -> list[str]:
-    return [f"value,{number}\\nvalue,\\nvalue,{number + 1}" for number in range(files)]
-
-
-@step
-def clean(text: str) -> list[int]:
-    return [int(value) for _, value in (line.split(",") for line in text.splitlines()) if value]
-
-
-@step
-def summarize(parts: list[list[int]]) -> dict[str, int]:
-    numbers = [number for part in parts for number in part]
-    return {"rows": len(numbers), "sum": sum(numbers)}
-
-
-@pipeline
-def cleaning(files: int = 4):
-    summarize(clean.map(find(files)))
-
-
-if __name__ == "__main__":
-    cleaning()
-'''
-_FLOW: Final = '''
-"""Try several rates side by side, and keep the best."""
-
-from stoker.flow import FlowSpec, Parameter, step
-
-
-class Search(FlowSpec):
-    best_of = Parameter("best_of", default=3)
-
-    @step
-    def start(self):
-        self.rates = [0.1 * number for number in range(1, self.best_of + 1)]
-        self.next(self.train, foreach="rates")
-
-    @step
-    def train(self):
-        self.rate = self.input
-        self.loss = abs(self.rate - 0.2)
-        self.next(self.choose)
-
-    @step
-    def choose(self, inputs):
-        self.rate = min(inputs, key=lambda task: task.loss).rate
-        self.next(self.end)
-
-    @step
-    def end(self):
-        print("best rate", self.rate)
-
-
-if __name__ == "__main__":
-    Search()
-'''
-_TEST: Final = '''
-"""The pipeline runs on this machine, with a store of its own."""
-
-from pipeline import {name}
-
-
-def test_{name}(tmp_path, monkeypatch):
-    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("STOKER_STACK", "local")
-    run = {name}({arguments})
-    assert run.status == "succeeded"
-    assert {check}
-'''
-_FLOW_TEST: Final = '''
-"""The flow runs on this machine, with a store of its own."""
-
-from pathlib import Path
-
-from stoker.flow import Runner
-
-
-def test_search(tmp_path, monkeypatch):
-    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("STOKER_STACK", "local")
-    with Runner(str(Path(__file__).with_name("pipeline.py")), show_output=False) as runner:
-        done = runner.run(best_of=4)
-        assert done.status == "successful", done.stderr
-        assert done.run.data.rate == 0.2
-'''
-KINDS: Final[Mapping[str, tuple[str, str, str, str]]] = {
-    "training": (
-        _TRAINING,
-        "training",
-        _TEST.format(name="training", arguments="epochs=400", check='run.steps["evaluate"].load() < 0.1'),
-        "--epochs 400",
-    ),
-    "data": (
-        _DATA,
-        "cleaning",
-        _TEST.format(
-            name="cleaning",
-            arguments="files=2",
-            check='run.steps["summarize"].load() == {"rows": 4, "sum": 4}',
-        ),
-        "--files 8",
-    ),
-    "flow": (_FLOW, "Search", _FLOW_TEST, "--best-of 5"),
+_TEXTS: Final = Path(__file__).with_name("project")
+"""The folder of the files that a project gets: a pipeline and its test for each kind, and what CI does."""
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "training": ("training", "--epochs 400"),
+    "data": ("cleaning", "--files 8"),
+    "flow": ("Search", "--best-of 5"),
 }
-"""Kind of project → its pipeline, the pipeline's name, its test, and an option to try."""
+"""Kind of project → its pipeline's name, and an option to try."""
 _PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "docker": ('# settings.docker.requirements = ["numpy"]', ""),
     "slurm": ("", '# host = "ssh://login"  # from another machine than the login node\n# partition = "gpu"'),
@@ -185,21 +45,6 @@ _PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "batch": ('artifact_store = "s3://BUCKET/PREFIX"', '# region = "eu-west-1"\n# iam_role = "arn:aws:iam::…"'),
 }
 """Backend → lines of its stack, and of its orchestrator."""
-_CI: Final = """
-name: pipeline
-on: [push, pull_request]
-jobs:
-  test:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - run: pip install stoker pytest
-      - run: stoker plan --stack local
-      - run: python -m pytest
-"""
 
 
 def places() -> list[str]:
@@ -236,21 +81,20 @@ def command(*, folder: Path, kind: str | None, where: str | None) -> None:
     _say_what_next(folder, kind, where)
 
 
-def _asked(what: str, answers: Sequence[str]) -> str:
-    answer: str = click.prompt(what, type=click.Choice(answers), default=answers[0], err=True)
-    return answer
-
-
 def files(kind: str, where: str, title: str) -> dict[str, str]:
     """The files of a project by their names."""
-    program, name, test, option = KINDS[kind]
+    name, option = KINDS[kind]
     return {
-        PIPELINE: program.lstrip("\n"),
-        TEST: test.lstrip("\n"),
+        PIPELINE: _text(f"{kind}.txt"),
+        TEST: _text(f"{kind}_test.txt"),
         FILE: stack_text(where),
-        CI: _CI.lstrip("\n"),
+        CI: _text("ci.yml"),
         "README.md": _readme(title, name, option, where),
     }
+
+
+def _text(name: str) -> str:
+    return (_TEXTS / name).read_text(encoding="utf-8")
 
 
 def stack_text(where: str) -> str:
@@ -307,7 +151,7 @@ def _ignore(path: Path) -> None:
 def _say_what_next(folder: Path, kind: str, where: str) -> None:
     """The three commands that come next, on stdout."""
     enter = "" if folder == Path() else f"cd {folder} && "
-    option = KINDS[kind][3]
+    _, option = KINDS[kind]
     if where == DEFAULT:
         commands = (f"{enter}stoker plan", f"stoker run {option}", "python -m pytest")
     else:

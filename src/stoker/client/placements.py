@@ -1,11 +1,12 @@
-"""Where a step's attempts were on a platform with a queue: when they were sent, waited, ran and ended, and where."""
+"""Where attempts were on a platform with a queue, and when they were sent, waited, ran and ended there; and the faulty
+nodes and devices that runs left out."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from datetime import datetime
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -13,6 +14,7 @@ from stoker.client.keys import element_of
 from stoker.core.protocol import JOB
 from stoker.core.values import frozen
 from stoker.store.rows import EventRow, StepRow, iso_text, local_time, seconds_between
+from stoker.store.store import Store
 
 
 @frozen(kw_only=True)
@@ -191,3 +193,62 @@ def _changes(data: Mapping[str, Any], noticed: float) -> dict[str, Any]:
 
 def _epoch(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
+
+
+RECENT: Final = 7 * 86400.0
+"""Seconds for which a faulty place is named after a run left it out: within a week somebody has looked at it."""
+
+
+@frozen(kw_only=True)
+class LeftOut:
+    """A node or device that a run left out because an attempt failed there."""
+
+    place: str
+    """The node's name, or the device's UUID."""
+    kind: str
+    """Either "node" or "device"."""
+    host: str
+    """The machine of a device, or of a node that its platform calls by an id; empty for other nodes."""
+    backend: str
+    run: str
+    step: str
+    attempt: int
+    cause: str
+    message: str
+    time: datetime
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.cause} in attempt {self.attempt} of {self.step}: {self.message}".rstrip(": ")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The place as JSON."""
+        return {**attrs.asdict(self), "time": iso_text(self.time)}
+
+
+def left_out_of(events: Iterable[EventRow]) -> list[LeftOut]:
+    """The places in events of the kind `protocol.LEFT_OUT`, in their order."""
+    return [
+        LeftOut(
+            place=str(place),
+            kind=str(event.data.get("kind", "")),
+            host=str(event.data.get("host", "")),
+            backend=str(event.data.get("backend", "")),
+            run=event.run_id,
+            step=event.key,
+            attempt=int(event.data.get("attempt") or 0),
+            cause=str(event.data.get("cause", "")),
+            message=str(event.data.get("message", "")),
+            time=local_time(event.time),
+        )
+        for event in events
+        for place in event.data.get("places", ())
+    ]
+
+
+def recently_left_out(store: Store) -> list[LeftOut]:
+    """What runs of a store left out within the last week, the latest of each place, oldest first."""
+    latest = {
+        (one.kind, one.host, one.place): one
+        for one in left_out_of(store.records.left_out_events(since=time.time() - RECENT))
+    }
+    return sorted(latest.values(), key=lambda one: one.time)

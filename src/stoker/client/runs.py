@@ -12,7 +12,7 @@ from stoker.client.keys import sort_keys
 from stoker.client.liveness import ShownStatus, awaited_place, restarting_place, shown_status
 from stoker.client.logs import StepLog, merge_by_time
 from stoker.client.metrics import Metrics, last_metrics
-from stoker.client.placements import Placement, device_waits, idle_seconds, placements_of
+from stoker.client.placements import LeftOut, Placement, device_waits, idle_seconds, left_out_of, placements_of
 from stoker.client.steps import Step, Steps
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
@@ -23,7 +23,6 @@ from stoker.store.rows import RunRow, iso_text, local_time, optional_time, secon
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
-    from stoker.client.leftout import LeftOut
     from stoker.core.receipt import Receipt
 
 LEAVE: Final = 10.0
@@ -266,8 +265,6 @@ class Run:
     @property
     def left_out(self) -> list[LeftOut]:
         """The faulty nodes and devices that it leaves out, in the order in which attempts failed there."""
-        from stoker.client.leftout import left_out_of  # only where somebody looks
-
         return left_out_of(self._store.records.left_out_events(self.id))
 
     @property

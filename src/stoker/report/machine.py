@@ -20,8 +20,7 @@ from stoker.backends.base.backend import PlatformNode
 from stoker.backends.base.leasing import samples_path
 from stoker.backends.registry import BACKENDS
 from stoker.client import Client, Run
-from stoker.client.leftout import LeftOut, recently_left_out
-from stoker.client.placements import Placement
+from stoker.client.placements import LeftOut, Placement, recently_left_out
 from stoker.core.codec import to_json
 from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import BackendError, StokerError

@@ -1,15 +1,19 @@
-"""`stoker doctor` and `stoker stacks`: what is here, and what is wrong with it."""
+"""`stoker doctor`, `stoker stacks` and `stoker explain`: what is here, what is wrong, what findings mean."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from stoker.cli import doctor
 from stoker.cli.doctor import file_system
 from stoker.cli.store import stale_scratch
+from stoker.core.errors import NotFound
 from stoker.store.schema import MIGRATIONS
 
 STACKS = """
@@ -87,3 +91,40 @@ def test_stale_scratch(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (age, age))
     assert stale_scratch(tmp_path, 2000) == [tmp_path / "old"]
     assert stale_scratch(tmp_path / "none", 2000) == []
+
+
+def explained(*arguments: str) -> str:
+    result = CliRunner().invoke(doctor.explain, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_the_page_is_that_of_the_documentation(repository: Path) -> None:
+    assert doctor.page() == (repository / "docs" / "findings.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["STK203", "stk203", "203", " 203 "])
+def test_a_code_is_explained(text: str) -> None:
+    shown = explained(text)
+    assert shown.startswith("STK203\n")
+    assert "the driver is too old" in shown
+    assert "STK204" not in shown
+
+
+def test_an_unknown_code_is_answered_with_the_nearest() -> None:
+    with pytest.raises(NotFound, match="there is no finding 'STK2O3', did you mean"):
+        CliRunner().invoke(doctor.explain, ["STK2O3"], catch_exceptions=False)
+
+
+def test_all_are_listed_with_their_level_and_one_line() -> None:
+    lines = explained().splitlines()
+    assert len(lines) == len(doctor.sections(doctor.page()))
+    for line in lines:
+        assert re.fullmatch(r"STK\d{3}  (error|warning|translated|info)\s+\S.*[^.]", line)
+
+
+def test_json() -> None:
+    assert json.loads(explained("203", "--json"))["level"] == "error"
+    listed = json.loads(explained("--json"))
+    assert {"code", "level", "what"} == set(listed[0])
+    assert all(entry["what"] for entry in listed)
