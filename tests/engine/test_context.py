@@ -1,4 +1,6 @@
-"""`context` in real runs: where a step is, what it keeps between attempts and sessions, and how it is told to end."""
+"""`context` in real runs: where a step is, what it keeps between attempts and sessions, how it is told to end, and what
+failures cost.
+"""
 
 from __future__ import annotations
 
@@ -217,6 +219,7 @@ import time
 from pathlib import Path
 
 from stoker import context, pipeline, step
+from stoker.config import LocalSettings
 
 def until(what):
     deadline = time.monotonic() + 60
@@ -321,7 +324,7 @@ def goes_on() -> str:
 def afterwards(x: str) -> list:
     return [context.should_stop, os.getpid()]
 
-@pipeline
+@pipeline(settings={"orchestrator.local": LocalSettings(cpus=8)})
 def cancelled():
     returns()
     leaves()
@@ -348,7 +351,7 @@ if __name__ == "__main__":
 def ended(module_lab: Any) -> Any:
     """A run that was cancelled when all its steps ran, and two whose steps end in other ways."""
     module_lab.write("ending.py", ENDING).run("ending.py", "outside", "timeouts")
-    driver = module_lab.start("ending.py", "cancelled", "--set", "orchestrator.local.cpus=8")
+    driver = module_lab.start("ending.py", "cancelled")
     driver.until(lambda: len(module_lab.read("runs.txt")) == 4)
     driver.signal(signal.SIGINT)
     driver.wait(130)
@@ -397,3 +400,56 @@ def test_a_step_that_stops_by_itself_and_leaves_goes_on_when_it_is_resumed(ended
     (ended.folder / "resumed").touch()
     ended.run("stoker", "resume", run.id)
     assert run.refresh().steps["leaves"].load() == "went on from half"
+
+
+COSTS = """
+import os, time
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings, Retry
+
+def work(saves):
+    time.sleep(0.3)
+    if saves:
+        (context.checkpoint_dir / "epoch").mkdir(exist_ok=True)
+        (context.checkpoint_dir / "epoch" / "state").write_text("half")
+    time.sleep(0.4)
+    if context.attempt == 1:
+        os.kill(os.getpid(), 9)
+
+@step(cache=False, retry=Retry(1, delay=0.2), resources=ResourceSettings(gpu_count=1))
+def saves() -> None:
+    work(True)
+
+@step(cache=False, retry=1)
+def saves_nothing() -> None:
+    work(False)
+
+@step(cache=False)
+def goes_well() -> None:
+    time.sleep(0.1)
+
+@pipeline
+def costs():
+    saves()
+    saves_nothing()
+    goes_well()
+
+costs()
+"""
+
+
+def test_a_failure_costs_the_work_after_the_last_checkpoint(lab: Any) -> None:
+    lab.write("script.py", COSTS)
+    lab.run("script.py", "--simulate", "1xH100-80GB")
+    steps = lab["costs"].steps
+    first, second = steps["saves"].attempts
+    assert 0.4 <= first.usage.lost <= first.seconds - 0.3, "what was before the checkpoint is not lost"
+    assert second.usage.lost is None
+    gap = (second.started - first.ended).total_seconds()
+    assert (steps["saves"].lost.work, steps["saves"].lost.restarting) == (first.usage.lost, pytest.approx(gap))
+    assert gap >= 0.2 and str(steps["saves"].lost) in lab.run("stoker", "show", "latest")
+    assert first.receipt.lost_seconds == first.usage.lost and second.receipt.lost_seconds is None
+    assert "of work after the last checkpoint" in lab.run("stoker", "gpu", "latest", "saves", "--attempt", "1")
+    whole = steps["saves_nothing"].attempts[0]
+    assert whole.usage.lost == pytest.approx(whole.seconds, abs=0.01)
+    assert (steps["goes_well"].lost.work, str(steps["goes_well"].lost)) == (None, "")
