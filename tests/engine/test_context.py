@@ -1,4 +1,6 @@
-"""`context` in real runs: where a step is, what it keeps between attempts and sessions, and how it is told to end."""
+"""`context` in real runs: where a step is, what it keeps between attempts and sessions, how it is told to end, and what
+failures cost.
+"""
 
 from __future__ import annotations
 
@@ -217,6 +219,7 @@ import time
 from pathlib import Path
 
 from stoker import context, pipeline, step
+from stoker.config import LocalSettings
 
 def until(what):
     deadline = time.monotonic() + 60
@@ -224,15 +227,18 @@ def until(what):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
-def leave_a_note(text):
-    with open("notes.txt", "a") as file:
+def leave_a_note(text, name="notes.txt"):
+    with open(name, "a") as file:
         file.write(text + chr(10))
+
+def begin():
+    leave_a_note("one more", "runs.txt")
 
 @step(cache=False)
 def returns() -> str:
     assert not context.should_stop
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-    print("runs", flush=True)
+    begin()
     until(lambda: context.should_stop)
     left = context.grace_left
     assert 0 < left <= 10, left
@@ -248,14 +254,16 @@ def leaves() -> str:
     if saved.exists():
         return "went on from " + saved.read_text()
     assert not context.should_stop
-    print("runs", flush=True)
+    begin()
     until(lambda: context.should_stop)
     saved.write_text("half")
     sys.exit()
 
 @step(cache=False)
 def never_looks() -> str:
-    print("runs", flush=True)
+    if Path("resumed").exists():
+        return ""
+    begin()
     try:
         time.sleep(300)
     finally:
@@ -264,9 +272,11 @@ def never_looks() -> str:
 
 @step(cache=False)
 def dawdles() -> str:
+    if Path("resumed").exists():
+        return ""
     assert not context.should_stop
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-    print("runs", flush=True)
+    begin()
     until(lambda: context.should_stop)
     began = time.monotonic()
     try:
@@ -277,12 +287,12 @@ def dawdles() -> str:
         leave_a_note(f"dawdled {time.monotonic() - began > 5} {0 <= context.grace_left < 2}")
     return ""
 
-@step(cache=False, timeout="3s")
+@step(cache=False, timeout="500ms")
 def too_long() -> str:
     until(lambda: context.should_stop)
     return "in time"
 
-@step(cache=False, timeout="3s", retry=1)
+@step(cache=False, timeout="500ms", retry=1)
 def too_long_once() -> int:
     saved = context.checkpoint_dir / "saved"
     if saved.exists():
@@ -314,6 +324,13 @@ def goes_on() -> str:
 def afterwards(x: str) -> list:
     return [context.should_stop, os.getpid()]
 
+@pipeline(settings={"orchestrator.local": LocalSettings(cpus=8)})
+def cancelled():
+    returns()
+    leaves()
+    never_looks()
+    dawdles()
+
 @pipeline
 def outside():
     preempted()
@@ -325,66 +342,48 @@ def timeouts():
     too_long_once()
 
 if __name__ == "__main__":
-    name = sys.argv[1]
-    if name in ("outside", "timeouts"):
+    for name in sys.argv[1:]:
         globals()[name]()
-    else:
-        chosen = globals()[name]
-
-        def alone():
-            chosen()
-
-        alone.__name__ = "alone_" + name
-        pipeline(alone)()
 """
 
 
-def cancelled(lab: Any, name: str) -> Any:
-    driver = lab.write("ending.py", ENDING).start("ending.py", name)
-    driver.until_written("runs")
+@pytest.fixture(scope="module")
+def ended(module_lab: Any) -> Any:
+    """A run that was cancelled when all its steps ran, and two whose steps end in other ways."""
+    module_lab.write("ending.py", ENDING).run("ending.py", "outside", "timeouts")
+    driver = module_lab.start("ending.py", "cancelled")
+    driver.until(lambda: len(module_lab.read("runs.txt")) == 4)
     driver.signal(signal.SIGINT)
     driver.wait(130)
-    return lab["alone_" + name]
+    assert module_lab["cancelled"].status == "cancelled"
+    return module_lab
 
 
-def test_a_step_that_stops_by_itself_and_returns_has_succeeded(lab: Any) -> None:
-    run = cancelled(lab, "returns")
-    assert (run.status, run.steps["returns"].status) == ("cancelled", "succeeded")
-    assert run.steps["returns"].load() == "as far as it came"
+def test_a_step_that_stops_by_itself_and_returns_has_succeeded(ended: Any) -> None:
+    step = ended["cancelled"].steps["returns"]
+    assert (step.status, step.load()) == ("succeeded", "as far as it came")
 
 
-def test_a_step_that_stops_by_itself_and_leaves_goes_on_when_it_is_resumed(lab: Any) -> None:
-    run = cancelled(lab, "leaves")
-    step = run.steps["leaves"]
-    assert (run.status, step.status, step.cause) == ("cancelled", "cancelled", "cancelled")
-    lab.run("stoker", "resume", run.id)
-    assert run.refresh().steps["leaves"].load() == "went on from half"
+def test_a_step_that_never_looks_is_interrupted_at_once(ended: Any) -> None:
+    assert ended["cancelled"].steps["never_looks"].status == "cancelled"
+    assert "should stop: True, True" in ended.read("notes.txt")
 
 
-def test_a_step_that_never_looks_is_interrupted_at_once(lab: Any) -> None:
-    run = cancelled(lab, "never_looks")
-    assert run.steps["never_looks"].status == "cancelled"
-    assert lab.read("notes.txt") == ["should stop: True, True"]
+def test_a_step_that_takes_too_long_to_stop_is_interrupted_before_it_is_killed(ended: Any) -> None:
+    assert ended["cancelled"].steps["dawdles"].status == "cancelled"
+    assert "dawdled True True" in ended.read("notes.txt"), "its finally block ran, late, and before the kill"
 
 
-def test_a_step_that_takes_too_long_to_stop_is_interrupted_before_it_is_killed(lab: Any) -> None:
-    run = cancelled(lab, "dawdles")
-    assert run.steps["dawdles"].status == "cancelled"
-    assert lab.read("notes.txt") == ["dawdled True True"], "its finally block ran, late, and before the kill"
-
-
-def test_a_timeout_asks_first(lab: Any) -> None:
-    lab.write("ending.py", ENDING).run("ending.py", "timeouts")
-    run = lab["timeouts"]
+def test_a_timeout_asks_first(ended: Any) -> None:
+    run = ended["timeouts"]
     assert run.steps["too_long"].load() == "in time"
     twice = run.steps["too_long_once"]
     assert twice.load() == 2
     assert [attempt.failure and attempt.failure.cause for attempt in twice.attempts] == ["timed-out", None]
 
 
-def test_a_signal_from_outside(lab: Any) -> None:
-    lab.write("ending.py", ENDING).run("ending.py", "outside")
-    run = lab["outside"]
+def test_a_signal_from_outside(ended: Any) -> None:
+    run = ended["outside"]
     step = run.steps["preempted"]
     assert step.load() == [2, False, "half"]
     assert step.attempts[0].failure.cause == "killed"
@@ -392,3 +391,65 @@ def test_a_signal_from_outside(lab: Any) -> None:
     assert run.steps["goes_on"].load() == "all the same"
     assert run.steps["goes_on"].attempt_count == 1
     assert run.steps["afterwards"].load()[0] is False, "another process: the one that was asked to end did"
+
+
+def test_a_step_that_stops_by_itself_and_leaves_goes_on_when_it_is_resumed(ended: Any) -> None:
+    run = ended["cancelled"]
+    step = run.steps["leaves"]
+    assert (step.status, step.cause) == ("cancelled", "cancelled")
+    (ended.folder / "resumed").touch()
+    ended.run("stoker", "resume", run.id)
+    assert run.refresh().steps["leaves"].load() == "went on from half"
+
+
+COSTS = """
+import os, time
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings, Retry
+
+def work(saves):
+    time.sleep(0.3)
+    if saves:
+        (context.checkpoint_dir / "epoch").mkdir(exist_ok=True)
+        (context.checkpoint_dir / "epoch" / "state").write_text("half")
+    time.sleep(0.4)
+    if context.attempt == 1:
+        os.kill(os.getpid(), 9)
+
+@step(cache=False, retry=Retry(1, delay=0.2), resources=ResourceSettings(gpu_count=1))
+def saves() -> None:
+    work(True)
+
+@step(cache=False, retry=1)
+def saves_nothing() -> None:
+    work(False)
+
+@step(cache=False)
+def goes_well() -> None:
+    time.sleep(0.1)
+
+@pipeline
+def costs():
+    saves()
+    saves_nothing()
+    goes_well()
+
+costs()
+"""
+
+
+def test_a_failure_costs_the_work_after_the_last_checkpoint(lab: Any) -> None:
+    lab.write("script.py", COSTS)
+    lab.run("script.py", "--simulate", "1xH100-80GB")
+    steps = lab["costs"].steps
+    first, second = steps["saves"].attempts
+    assert 0.4 <= first.usage.lost <= first.seconds - 0.3, "what was before the checkpoint is not lost"
+    assert second.usage.lost is None
+    gap = (second.started - first.ended).total_seconds()
+    assert (steps["saves"].lost.work, steps["saves"].lost.restarting) == (first.usage.lost, pytest.approx(gap))
+    assert gap >= 0.2 and str(steps["saves"].lost) in lab.run("stoker", "show", "latest")
+    assert first.receipt.lost_seconds == first.usage.lost and second.receipt.lost_seconds is None
+    assert "of work after the last checkpoint" in lab.run("stoker", "gpu", "latest", "saves", "--attempt", "1")
+    whole = steps["saves_nothing"].attempts[0]
+    assert whole.usage.lost == pytest.approx(whole.seconds, abs=0.01)
+    assert (steps["goes_well"].lost.work, str(steps["goes_well"].lost)) == (None, "")

@@ -1,4 +1,6 @@
-"""Artifacts that are lost or damaged between steps and between runs are computed again; a wrong value is never used."""
+"""Artifacts that are lost or damaged are computed again, a wrong value is never used; a store that disappears under a
+run ends it.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "lost"])
+@pytest.mark.parametrize("how", ["flipped", "cut"])
 def test_a_lost_input_is_computed_again(lab: Any, how: str) -> None:
     """While the run goes on, by the step that made it; hit or fresh makes no difference."""
     lab.write("damaged.py", DAMAGED)
@@ -109,7 +111,7 @@ def test_a_lost_input_is_computed_again(lab: Any, how: str) -> None:
     assert "parts runs again" in text
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "lost"])
+@pytest.mark.parametrize("how", ["flipped", "lost"])
 def test_a_hit_needs_its_blobs(lab: Any, how: str) -> None:
     """Between two runs: what a step reads is computed again, also where the large array's step itself is a hit."""
     lab.write("damaged.py", DAMAGED)
@@ -132,7 +134,7 @@ def test_a_resumed_run_computes_what_was_lost(lab: Any) -> None:
     run = lab["summing"]
     lab.run("-c", "import damaged; damaged.HOW = 'lost'; damaged.damage()")
     lab.write("damaged.py", DAMAGED)
-    lab.run("-m", "stoker", "resume", run.id)
+    lab.run("stoker", "resume", run.id)
     run = lab["summing"]
     assert (run.status, run.steps["total"].output.load()) == ("succeeded", 499999500000)
     assert lab.read("ran") == ["array", "total", "array", "total"]
@@ -192,10 +194,10 @@ def test_a_flow_says_what_is_damaged_and_a_resumption_heals_it(lab: Any) -> None
     lab.run("flow.py", "resume")
     repeated = lab["Damage"]
     assert repeated.id != run.id and repeated.status == "succeeded"
-    assert "total 499999500000" in lab.run("-m", "stoker", "logs", repeated.id, "end")
-    lab.run("-m", "stoker", "resume", run.id)
-    assert lab.run("-m", "stoker", "show", run.id).count("succeeded") >= 3
-    assert "total 499999500000" in lab.run("-m", "stoker", "logs", run.id, "end")
+    assert "total 499999500000" in lab.run("stoker", "logs", repeated.id, "end")
+    lab.run("stoker", "resume", run.id)
+    assert lab.run("stoker", "show", run.id).count("succeeded") >= 3
+    assert "total 499999500000" in lab.run("stoker", "logs", run.id, "end")
 
 
 def test_a_finished_flow_whose_artifact_is_damaged_later_is_repeated(lab: Any) -> None:
@@ -209,5 +211,59 @@ def test_a_finished_flow_whose_artifact_is_damaged_later_is_repeated(lab: Any) -
     failed = lab["Damage"]
     lab.run("flow.py", "resume", "--origin-run-id", run.id, "end")
     assert lab["Damage"].status == "succeeded"
-    lab.run("-m", "stoker", "resume", failed.id)
-    assert "total 499999500000" in lab.run("-m", "stoker", "logs", failed.id, "end")
+    lab.run("stoker", "resume", failed.id)
+    assert "total 499999500000" in lab.run("stoker", "logs", failed.id, "end")
+
+
+VANISHING = """
+import os
+import shutil
+
+from stoker import pipeline, step
+
+HOME = os.environ["STOKER_HOME"]
+
+@step
+def first() -> bytes:
+    return b"x" * 10_000
+
+@step
+def vanish(data: bytes) -> int:
+    what = os.environ["WHAT"]
+    if what == "home":
+        shutil.rmtree(HOME)
+    elif what == "database":
+        os.unlink(HOME + "/stoker.db")
+    elif what == "artifacts":
+        shutil.rmtree(HOME + "/artifacts")
+    elif what == "renewed":
+        os.rename(HOME + "/artifacts", HOME + "/elsewhere")
+        os.makedirs(HOME + "/artifacts/objects")
+    return 1
+
+@step
+def last(one: int) -> bytes:
+    return b"y" * 10_000
+
+@pipeline
+def vanishing():
+    last(vanish(first()))
+
+if __name__ == "__main__":
+    vanishing()
+"""
+
+
+@pytest.mark.parametrize("what", ["home", "database", "artifacts", "renewed"])
+def test_a_store_that_disappears_ends_the_run(lab: Any, what: str) -> None:
+    lab.write("vanishing.py", VANISHING)
+    output = lab.run("stoker", "run", "vanishing.py", code=4, env={"WHAT": what})
+    assert "was removed, replaced or unmounted" in output
+    assert "✓ vanishing" not in output and "inside Stoker" not in output
+
+
+def test_also_at_the_very_end(lab: Any) -> None:
+    """Where nothing is written after it: the last step of all takes the store away."""
+    lab.write("vanishing.py", VANISHING.replace("last(vanish(first()))", "vanish(first())"))
+    output = lab.run("stoker", "run", "vanishing.py", code=4, env={"WHAT": "home"})
+    assert "was removed, replaced or unmounted" in output

@@ -55,9 +55,16 @@ SCRIPT = """
             time.sleep(0.01)
 
 
-    def is_the_step():
-        if "FAKE_NVML_STEP" in os.environ:
-            note(os.environ["FAKE_NVML_STEP"], os.getpid())
+    def work(seconds):
+        "For these seconds this process is the one that the driver tells of."
+        place = os.environ.get("FAKE_NVML_STEP")
+        if place:
+            note(place, os.getpid())
+        try:
+            time.sleep(seconds)
+        finally:
+            if place:
+                os.unlink(place)
 
 
     @step(resources=ResourceSettings(gpu_count=1), cache=False)
@@ -132,8 +139,8 @@ SCRIPT = """
 
 
     @pipeline
-    def hurrying(slow: bool = False):
-        hurried(slow)
+    def hurrying():
+        hurried(slow=False)
 
 
     @step(resources=ResourceSettings(gpu_count=1, gpu_memory="20GB", share=True), cache=False)
@@ -186,16 +193,17 @@ SCRIPT = """
         return facts()
 
 
-    @pipeline
-    def retried():
+    @pipeline(failure_mode="continue")
+    def ends():
         flaky()
+        hurried(slow=True)
+        train()
 
 
     @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1), cache=False)
     def user() -> dict:
         note("user-code")
-        is_the_step()
-        time.sleep(float(os.environ.get("SECONDS", "2.5")))
+        work(float(os.environ.get("SECONDS", "2.5")))
         return facts()
 
 
@@ -222,26 +230,28 @@ SCRIPT = """
 
     @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1), on_idle_gpu="fail", cache=False)
     def failing() -> dict:
-        is_the_step()
-        time.sleep(2.5)
+        work(2.5)
         return facts()
-
-
-    @pipeline
-    def idle_fails():
-        failing()
 
 
     @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1, idle_for=1.0), on_idle_gpu="stop", cache=False)
     def stopping() -> dict:
-        is_the_step()
-        time.sleep(120)
+        work(120)
         return facts()
 
 
-    @pipeline
-    def idle_stops():
+    @pipeline(failure_mode="continue", max_parallel=1)
+    def idling():
         stopping()
+        user()
+        user.with_options(id="ignored", on_idle_gpu="ignore")()
+        failing()
+
+
+    @pipeline(max_parallel=1)
+    def working():
+        user()
+        failing()
 
 
     if __name__ == "__main__":
@@ -325,21 +335,6 @@ def uses_of(run: Any) -> list[tuple[float, float, list[str]]]:
     return found
 
 
-def test_twelve_steps_never_share_a_device(script: Any) -> None:
-    said = ran(script, "twelve", *FOUR)
-    run = script["twelve"]
-    uses = uses_of(run)
-    assert_apart(uses)
-    devices = {device for _, _, held in uses for device in held}
-    assert len(uses) == 12 and devices == {f"GPU-simulated-0000-0000-0000-{n:012d}" for n in range(4)}
-    assert "8 times unknown: 1 × H100 (simulated)" in said and "4 times unknown: 2 × H100 (simulated)" in said
-    for element in [*run.steps["one"], *run.steps["two"]]:
-        receipt = element.receipt
-        assert receipt.simulated and receipt.whole and receipt.verdict == "unknown"
-        assert receipt.proved["devices"] == f"{len(receipt.devices)} simulated (H100)"
-    assert not list((script.home / "scratch").iterdir())
-
-
 def test_two_runs_at_once_share_a_ledger(script: Any) -> None:
     drivers = [start(script, "twelve", *FOUR, "--tag", f"side-{number}") for number in range(2)]
     said = [driver.wait(0, 120.0) for driver in drivers]
@@ -350,6 +345,15 @@ def test_two_runs_at_once_share_a_ledger(script: Any) -> None:
     # Each fills all devices by itself, so that somebody waited for the other one, and was told so.
     reasons = [f"leased to run {runs[1].id}", f"leased to run {runs[0].id}"]
     assert any(reason in text for reason, text in zip(reasons, said)), said
+    devices = {device for _, _, held in uses for device in held}
+    assert devices == {f"GPU-simulated-0000-0000-0000-{n:012d}" for n in range(4)}
+    for run, text in zip(runs, said):
+        assert "8 times unknown: 1 × H100 (simulated)" in text and "4 times unknown: 2 × H100 (simulated)" in text
+        for element in [*run.steps["one"], *run.steps["two"]]:
+            receipt = element.receipt
+            assert receipt.simulated and receipt.whole and receipt.verdict == "unknown"
+            assert receipt.proved["devices"] == f"{len(receipt.devices)} simulated (H100)"
+    assert not list((script.home / "scratch").iterdir())
 
 
 def test_a_step_sees_what_it_holds_and_no_other_sees_any(script: Any) -> None:
@@ -363,75 +367,60 @@ def test_a_step_sees_what_it_holds_and_no_other_sees_any(script: Any) -> None:
     assert (script.folder / "hook-held").exists() and (script.folder / "hook-").exists()
 
 
-def test_a_wait_is_told_with_its_reason(script: Any) -> None:
-    holder = start(script, "holding", "--simulate", "1xL4")
-    holder.until(there(script, "holding"))
-    driver = start(script, "training", "--simulate", "1xL4")
-    who = script["holding"].id
-    reason = f"waiting for 1 of 1 GPUs: 1 leased to run {who}"
-    driver.until_written(f"train: {reason}")
-    assert script["training"].status == "running"
-    go(script)
-    holder.wait()
-    driver.wait()
-    run = script["training"]
-    assert [event.data["message"] for event in events(script, run, "waiting")] == [reason]
-    (leased,) = events(script, run, "leased")
-    assert leased.data["attempt"] == 1 and leased.data["simulated"] and len(leased.data["devices"]) == 1
-
-
-def test_a_step_that_waits_for_devices_is_pending_until_it_has_them(script: Any) -> None:
-    holder = start(script, "holding", "--simulate", "1xL4")
-    holder.until(there(script, "holding"))
-    first = script["holding"].id
-    (script.folder / "holding").unlink()
-    driver = start(script, "holding", "--simulate", "1xL4")
-    driver.until_written("waiting for")
-    (step,) = script["holding"].steps.values()
-    reason = f"waiting for 1 of 1 GPUs: 1 leased to run {first}"
-    assert (step.status, step.started, step.message) == ("pending", None, reason)
-    script.run("stoker", "cancel", first)
-    holder.wait(130)
-    driver.until(there(script, "holding"))
-    (step,) = script["holding"].steps.values()
-    assert (step.status, step.message) == ("running", "") and step.started is not None
-    go(script)
-    driver.wait()
-
-
 def events(lab: Any, run: Any, kind: str) -> list[Any]:
     return [event for event in lab.client.store.records.events(run.id) if event.kind == kind]
 
 
-def test_a_step_that_waits_is_cancelled(script: Any) -> None:
-    holder = start(script, "holding", "--simulate", "1xL4")
+def test_who_waits_is_told_for_whom_and_may_leave(script: Any) -> None:
+    """One holds the only device; another run stands in line behind it, and then four more."""
+    only = ("--simulate", "1xL4")
+    holder = start(script, "holding", *only)
     holder.until(there(script, "holding"))
-    driver = start(script, "training", "--simulate", "1xL4")
-    driver.until_written("train: waiting for")
-    script.run("stoker", "cancel", script["training"].id)
-    driver.wait(130)
-    step = script["training"].steps["train"]
-    assert step.status == "cancelled" and not events(script, script["training"], "leased")
-    go(script)
-    holder.wait()
-    ran(script, "training", "--simulate", "1xL4")  # it left the line
+    holding = script["holding"].id
+    (script.folder / "holding").unlink()
+    first = start(script, "holding", *only, "--tag", "first")
+    first.until_written(reason := f"waiting for 1 of 1 GPUs: 1 leased to run {holding}")
+    line = {
+        name: start(script, pipeline, *only, "--tag", name, *more)
+        for name, pipeline, *more in (
+            ("cancelled", "training"),
+            ("hurried", "hurrying"),
+            ("debugged", "training", "--debug"),
+            ("left", "training", "--debug"),
+        )
+    }
+    for driver in line.values():
+        driver.until_written("waiting for")
 
+    def run(name: str) -> Any:
+        return script.client.runs(tag=name)[0]
 
-def test_time_in_line_is_not_the_steps(script: Any) -> None:
-    holder = start(script, "holding", "--simulate", "1xL4")
-    holder.until(there(script, "holding"))
-    driver = start(script, "hurrying", "--simulate", "1xL4")
-    driver.until_written("hurried: waiting for")
-    time.sleep(1.5)  # longer than its timeout
-    assert driver.process.poll() is None
+    def state() -> tuple[str, Any, str]:
+        (step,) = run("first").steps.values()
+        return step.status, step.started, step.message
+
+    assert run("first").status == "running" and state() == ("pending", None, reason)
+    script.run("stoker", "cancel", run("cancelled").id)
+    line["cancelled"].wait(130)
+    assert run("cancelled").steps["train"].status == "cancelled" and not events(script, run("cancelled"), "leased")
+    line["left"].signal()
+    line["left"].wait(130)
+    assert run("left").status == "cancelled"
+    time.sleep(1.5)  # longer than the timeout of the hurried one, which counts no time in line
+    assert line["hurried"].process.poll() is None
+
+    script.run("stoker", "cancel", holding)
+    holder.wait(130)
+    first.until(there(script, "holding"))
+    status, started, message = state()
+    assert (status, message) == ("running", "") and started is not None
     go(script)
-    holder.wait()
-    driver.wait()
-    assert script["hurrying"].steps["hurried"].status == "succeeded"
-    ran(script, "hurrying", "--slow", "--simulate", "1xL4", code=1)
-    attempt = script["hurrying"].steps["hurried"].attempts[-1]
-    assert attempt.failure.cause == "timed-out" and attempt.receipt.whole
-    ran(script, "training", "--simulate", "1xL4")
+    for driver in (first, line["hurried"], line["debugged"]):
+        driver.wait()
+    assert [event.data["message"] for event in events(script, run("first"), "waiting")] == [reason]
+    (leased,) = events(script, run("first"), "leased")
+    assert leased.data["attempt"] == 1 and leased.data["simulated"] and len(leased.data["devices"]) == 1
+    assert run("hurried").steps["hurried"].status == "succeeded"
 
 
 def test_parts_of_a_device_are_given_out_up_to_its_memory(script: Any) -> None:
@@ -488,12 +477,22 @@ def test_visibility_is_not_for_settings(script: Any) -> None:
     assert "STK112" in said and "remove CUDA_VISIBLE_DEVICES" in said
 
 
-def test_each_attempt_has_its_lease_and_receipt(script: Any) -> None:
-    ran(script, "retried", "--simulate", "1xL4")
-    first, second = script["retried"].steps["flaky"].attempts
+def test_each_attempt_has_its_lease_and_receipt_and_gives_its_device_back(script: Any, tmp_path: Path) -> None:
+    ran(script, "ends", "--simulate", "1xL4", code=1)
+    steps = script["ends"].steps
+    first, second = steps["flaky"].attempts
     assert first.failure.cause == "user-error" and first.receipt.whole and second.receipt.whole
     assert first.receipt.devices[0].uuid == second.receipt.devices[0].uuid
-    assert [event.data["attempt"] for event in events(script, script["retried"], "leased")] == [1, 2]
+    leased = [event.data["attempt"] for event in events(script, script["ends"], "leased") if event.key == "flaky"]
+    assert leased == [1, 2]
+    (late,) = steps["hurried"].attempts
+    assert late.failure.cause == "timed-out" and late.receipt.whole
+    assert steps["train"].status == "succeeded"
+    from stoker.devices.leases import Ledger
+    from stoker.devices.probe import parse_simulation
+
+    ledger = Ledger(lambda: parse_simulation("1xL4"), lambda inventory: (), folder=tmp_path / "stoker-leases")
+    assert ledger.path.exists() and not ledger.entries()
 
 
 # With a driver that answers.
@@ -511,8 +510,9 @@ def gpus(both: Gpus) -> Gpus:
 
 def test_a_device_that_is_used(script: Any, gpus: Gpus) -> None:
     gpus.answer(WORKS)
-    said = ran(script, "using", env=gpus.environment)
-    step = script["using"].steps["user"]
+    said = ran(script, "working", env=gpus.environment)
+    assert script["working"].status == "succeeded", "also the step that would fail with an idle device"
+    step = script["working"].steps["user"]
     receipt = step.receipt
     assert receipt.verdict == "used" and receipt.whole and not receipt.simulated, receipt
     (use,) = receipt.devices
@@ -549,39 +549,21 @@ def test_ranks_import_a_framework_on_devices(script: Any, gpus: Gpus) -> None:
 
 
 def test_a_device_that_stays_idle(script: Any, gpus: Gpus) -> None:
+    """A step is told so, or not, or fails, or is ended and gives its device back, as it wants it."""
     gpus.answer(IDLES)
-    said = ran(script, "using", env=gpus.environment)
-    receipt = script["using"].steps["user"].receipt
+    said = ran(script, "idling", env=gpus.environment, code=1)
+    steps = script["idling"].steps
+    stopped, failed = (steps[name].attempts[-1] for name in ("stopping", "failing"))
+    assert stopped.failure.cause == "idle-gpu" and stopped.receipt.stopped
+    assert stopped.failure.message.startswith("its device has not worked (utilisation below 5 %) for 1.")
+    assert stopped.seconds < 100
+    receipt = steps["user"].receipt
     assert receipt.verdict == "idle" and "never 5 %" in receipt.evidence[0]
     assert "idle: 1 × H100" in said and "! user: H100 0: utilisation 0 % at most" in said
-    gpus.answer(IDLES)
-    said = ran(script, "using", "--set", "steps.user.on_idle_gpu=ignore", env=gpus.environment)
-    assert "idle: 1 × H100" in said and "!" not in said
-
-
-def test_an_idle_device_fails_a_step_that_wants_it(script: Any, gpus: Gpus) -> None:
-    gpus.answer(IDLES)
-    said = ran(script, "idle_fails", env=gpus.environment, code=1)
-    step = script["idle_fails"].steps["failing"]
-    attempt = step.attempts[-1]
-    assert (step.status, attempt.failure.cause) == ("failed", "idle-gpu")
-    assert "utilisation 0 % at most" in attempt.failure.message
-    assert not step.outputs and attempt.receipt.verdict == "idle"
-    assert "failing failed: idle-gpu" in said
-    gpus.answer(WORKS)
-    ran(script, "idle_fails", env=gpus.environment)
-
-
-def test_a_step_that_leaves_its_device_idle_is_ended(script: Any, gpus: Gpus) -> None:
-    gpus.answer(IDLES)
-    began = time.monotonic()
-    ran(script, "idle_stops", env=gpus.environment, code=1)
-    assert time.monotonic() - began < 100
-    attempt = script["idle_stops"].steps["stopping"].attempts[-1]
-    assert attempt.failure.cause == "idle-gpu" and attempt.receipt.stopped
-    assert attempt.failure.message.startswith("its device has not worked (utilisation below 5 %) for 1.")
-    gpus.answer(WORKS)
-    ran(script, "training", env=gpus.environment)  # the device is free again
+    assert steps["ignored"].receipt.verdict == "idle" and "! ignored" not in said
+    assert (steps["failing"].status, failed.failure.cause) == ("failed", "idle-gpu")
+    assert "utilisation 0 % at most" in failed.failure.message and "failing failed: idle-gpu" in said
+    assert not steps["failing"].outputs and failed.receipt.verdict == "idle"
 
 
 def refused(lab: Any, gpus: Gpus, cause: str, *said: str) -> None:
@@ -668,21 +650,6 @@ def test_debug_forgets_the_gate_behind_the_step(script: Any, gpus: Gpus) -> None
         shutil.rmtree(gpus.site / "jax")
 
 
-def test_debug_waits_in_the_same_line(script: Any) -> None:
-    holder = start(script, "holding", "--simulate", "1xL4")
-    holder.until(there(script, "holding"))
-    driver = start(script, "training", "--debug", "--simulate", "1xL4")
-    driver.until_written(f"train: waiting for 1 of 1 GPUs: 1 leased to run {script['holding'].id}")
-    other = start(script, "training", "--debug", "--simulate", "1xL4", "--tag", "left")
-    other.until_written("train: waiting for")
-    other.signal()
-    other.wait(130)
-    go(script)
-    holder.wait()
-    driver.wait()
-    assert script.client.runs(tag="left")[0].status == "cancelled"
-
-
 def test_debug_stops_nothing_for_idleness(script: Any, gpus: Gpus) -> None:
     gpus.answer(IDLES)
     settings = ("--set", "steps.user.on_idle_gpu=stop", "--set", "steps.user.monitor.idle_for=0.3")
@@ -692,13 +659,3 @@ def test_debug_stops_nothing_for_idleness(script: Any, gpus: Gpus) -> None:
     assert "! user: H100 0: utilisation 0 % at most" in said
     planned = script.run("stoker", "plan", "devices.py:using", "--debug", *settings, env=gpus.environment)
     assert "STK113" in planned
-
-
-def test_the_ledger_is_empty_after_everything(script: Any, tmp_path: Path) -> None:
-    """Also after a step that fails."""
-    ran(script, "retried", "--simulate", "1xL4", "--set", "steps.flaky.retry=0", code=1)
-    from stoker.devices.leases import Ledger
-    from stoker.devices.probe import parse_simulation
-
-    ledger = Ledger(lambda: parse_simulation("1xL4"), lambda inventory: (), folder=tmp_path / "stoker-leases")
-    assert ledger.path.exists() and not ledger.entries()

@@ -62,6 +62,12 @@ SCRIPT = """
         train(how)
 
 
+    @pipeline
+    def three():
+        for how in ("work", "idle", "elsewhere"):
+            train.with_options(id=how)(how)
+
+
     @step(resources=ONE, accelerator_policy="prefer", cache=False)
     def either() -> str:
         return os.environ["CUDA_VISIBLE_DEVICES"]
@@ -176,31 +182,31 @@ def plain(uuid: str) -> str:
 
 
 def test_what_a_step_does_is_what_its_receipt_says(lab: Any, rig: Rig, go: Callable[..., str]) -> None:
-    first, second = gpus_of(2)
-    go("training")
-    step = lab["training"].steps["train"]
-    (use,) = step.receipt.devices
-    assert step.load() == plain(first.uuid) == plain(use.uuid)
-    assert (step.receipt.verdict, use.utilization_peak, use.own_memory_peak) == ("used", 97, 4.5 * GB)
-    assert use.memory_peak == 5 * GB, "with what the driver itself keeps"
-    shown = stoker(lab, rig, "gpu", "latest", "train")
-    assert re.search(r"verdict +used\n", shown) and re.search(r"own peak +4.5 GB\n", shown), shown
-
-    said = go("training", "--how", "idle")
-    receipt = lab["training"].steps["train"].receipt
-    assert receipt.verdict == "idle" and receipt.devices[0].own_memory_peak == 4.5 * GB
-    why = "utilisation 0 % at most, never 5 % or more"
-    assert f"! train: H100 0: {why}" in said
-    assert "the step's processes had a context there with 4.5 GB of its memory" in receipt.evidence[0]
+    *_, last = gpus = gpus_of(4)
+    rig.holds(*gpus)
+    said = go("three", OTHER=last.uuid)
+    steps = lab["three"].steps
+    used, idle, wrong = (steps[how].receipt for how in ("work", "idle", "elsewhere"))
     shown = stoker(lab, rig, "gpu", "latest")
-    assert f"train: idle: H100 0: {why}" in shown, shown
 
-    said = go("training", "--how", "elsewhere", OTHER=second.uuid)
-    step = lab["training"].steps["train"]
-    assert step.receipt.verdict == "wrong-device" and step.load() == plain(second.uuid)
-    why = f"its processes computed on {second.uuid}, which it does not hold (it holds H100 0)"
-    assert step.receipt.evidence[0] == why and f"! train: {why}" in said
-    assert why in stoker(lab, rig, "gpu", "latest")
+    (use,) = used.devices
+    assert steps["work"].load() == plain(use.uuid)
+    assert (used.verdict, use.utilization_peak, use.own_memory_peak) == ("used", 97, 4.5 * GB)
+    assert use.memory_peak == 5 * GB, "with what the driver itself keeps"
+    of_one = stoker(lab, rig, "gpu", "latest", "work")
+    assert re.search(r"verdict +used\n", of_one) and re.search(r"own peak +4.5 GB\n", of_one), of_one
+
+    (use,) = idle.devices
+    number = [gpu.uuid for gpu in gpus].index(use.uuid)
+    assert idle.verdict == "idle" and use.own_memory_peak == 4.5 * GB
+    why = f"H100 {number}: utilisation 0 % at most, never 5 % or more"
+    assert f"! idle: {why}" in said and f"idle: idle: {why}" in shown, shown
+    assert "the step's processes had a context there with 4.5 GB of its memory" in idle.evidence[0]
+
+    number = [gpu.uuid for gpu in gpus].index(wrong.devices[0].uuid)
+    assert wrong.verdict == "wrong-device" and steps["elsewhere"].load() == plain(last.uuid)
+    why = f"its processes computed on {last.uuid}, which it does not hold (it holds H100 {number})"
+    assert wrong.evidence[0] == why and f"! elsewhere: {why}" in said and why in shown
 
 
 def test_a_driver_that_is_too_old(lab: Any, rig: Rig, go: Callable[..., str]) -> None:

@@ -1,7 +1,11 @@
-"""Steps and classes wherever a person may define them: the worker finds them, and so does who loads the results."""
+"""Steps and classes are found wherever a person defines them; what a process has imported, how it collects garbage."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,3 +213,113 @@ def test_steps_of_a_package_with_relative_imports(lab: Any) -> None:
     assert steps["build"].outputs["output"].type == "pkg.kinds.Net"
     # Imported instead of run, it is the same code: nothing runs again.
     assert "cached" in lab.run("use.py").splitlines()[-1]
+
+
+FRESH = """
+import os, sys
+from stoker import pipeline, step
+from stoker.config import ResourceSettings
+
+@step(isolation="fresh")
+def plain(number: int) -> bool:
+    there = "numpy" in sys.modules
+    import numpy
+    return there
+
+@step(isolation="fresh")
+def careful(number: int) -> list:
+    there = "numpy" in sys.modules
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import numpy
+    return [there, len(os.listdir("/proc/self/task"))]
+
+@step(isolation="fresh", environment={"OPENBLAS_NUM_THREADS": "1"})
+def told() -> list:
+    there = "numpy" in sys.modules
+    import numpy
+    return [there, len(os.listdir("/proc/self/task"))]
+
+@step(isolation="fresh")
+def broken() -> None:
+    import numpy
+    raise ValueError("no result")
+
+@step(resources=ResourceSettings(accelerators="H100"))
+def held() -> list:
+    there = [name for name in ("numpy", "torch") if name in sys.modules]
+    import numpy, torch
+    return [there, torch.cuda.is_initialized()]
+
+@pipeline(cache=False)
+def fresh(holds: bool = True):
+    first = plain(0)
+    plain.with_options(after=first, id="again")(1)
+    if holds:
+        careful(0)
+        told()
+        held()
+
+if __name__ == "__main__":
+    fresh(holds="--holds" in sys.argv)
+"""
+
+
+def test_a_fresh_process_finds_what_its_step_imported_before(lab: Any) -> None:
+    """From the second process of a step on; never where the step sets variables before it imports."""
+    lab.write("fresh.py", FRESH)
+
+    def seen(*words: str) -> dict[str, Any]:
+        lab.run("fresh.py", *words, env={"STOKER_SIMULATE": "1xH100"})
+        return {key: step.output.load() for key, step in lab["fresh"].steps.items()}
+
+    learned = {"plain": False, "again": True}
+    first = {**learned, "careful": [False, 1], "told": [False, 1], "held": [[], False]}
+    assert seen("--holds") == first
+    assert seen("--holds") == {**first, "plain": True, "held": [["numpy", "torch"], False]}
+    file = Path(lab.home) / "imports.json"
+    assert sorted(json.loads(file.read_text()).values()) == [["numpy"], ["numpy", "torch"]]
+    for damaged in ('["nonsense"]', '{"a": 1, "b": ["os"]}'):
+        file.write_text(damaged)
+        assert seen() == learned, "what is damaged in the file is learned again"
+    assert ["numpy"] in json.loads(file.read_text()).values()
+
+
+COLLECTED = """
+import gc
+import os
+from stoker import pipeline, step
+
+DYNAMIC = "DYNAMIC" in os.environ
+gc.set_threshold(*map(int, os.environ["THRESHOLDS"].split(",")))
+
+@step(cache=False)
+def threshold() -> int:
+    return gc.get_threshold()[0] if gc.isenabled() else 0
+
+@pipeline(dynamic=DYNAMIC)
+def training():
+    print("body", gc.get_threshold()[0])
+    threshold()
+
+if __name__ == "__main__":
+    run = training()
+    print("step", run.steps["threshold"].output.load())
+    print("after", *gc.get_threshold())
+"""
+
+
+def lines(folder: Path, **variables: str) -> list[str]:
+    script = folder / "train.py"
+    script.write_text(COLLECTED, encoding="utf-8")
+    environment = {"STOKER_HOME": str(folder / "home"), "PATH": "/usr/bin:/bin", **variables}
+    finished = subprocess.run(
+        [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.splitlines()
+
+
+def test_the_collector_is_left_as_its_user_set_it(tmp_path: Path) -> None:
+    assert lines(tmp_path, THRESHOLDS="600,9,8") == ["body 20000", "step 600", "after 600 9 8"]
+    assert lines(tmp_path, THRESHOLDS="500,9,8", DYNAMIC="1") == ["body 500", "step 500", "after 500 9 8"]
+    assert lines(tmp_path, THRESHOLDS="0,9,8")[-1] == "after 0 9 8"

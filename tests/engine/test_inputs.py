@@ -1,10 +1,11 @@
-"""Binding inputs, counting fan-outs, and the pace at which short elements follow each other."""
+"""Binding inputs, counting fan-outs, the pace of short elements, and what a cache key is bound to."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from stoker.core.artifact import from_wire
@@ -13,8 +14,9 @@ from stoker.core.plan import Capacity, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
 from stoker.engine.execution import element_task, lines_up, step_task
-from stoker.engine.inputs import StepBindings, UnequalLengths, tree_digest
+from stoker.engine.inputs import StepBindings, UnequalLengths, key_parts, tree_digest
 from stoker.engine.jobs import LONGEST_LINE, Pace
+from stoker.plan.cachekey import FixedEnvironment, InputCode
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -171,3 +173,21 @@ def test_a_limit_of_steps_at_once_is_a_limit_of_lines_too() -> None:
     pace.add_duration(True, 0.0001)
     room = pace.capacities()["p"]
     assert pace.updates() == [] and room is not None and room.slots == 3
+
+
+KEYED = step("train", code="abc")
+HERE, THERE = "image@sha256:1", "image@sha256:2"
+
+
+def key(environment: str = "here", **changes: Any) -> str:
+    return key_parts(attrs.evolve(KEYED, **changes), {}, FixedEnvironment("packages", environment), InputCode()).key
+
+
+def test_another_image_is_another_key() -> None:
+    assert key(image=HERE) == key(image=HERE)
+    assert len({key(), key(image=HERE), key(image=THERE)}) == 3
+
+
+def test_in_an_image_this_environment_does_not_count() -> None:
+    assert key("here", image=HERE) == key("elsewhere", image=HERE)
+    assert key("here") != key("elsewhere")

@@ -120,29 +120,6 @@ class Player:
         self.prepare_all()
 
 
-def test_a_chain_runs_in_order_and_ends() -> None:
-    player = Player()
-    player.start(task("a"), task("b", "a"), task("c", "b"))
-    for key in "abc":
-        assert list(player.running) == [key]
-        player.end(key)
-    assert player.finished == "succeeded"
-
-
-def test_independent_steps_run_together_up_to_the_room() -> None:
-    player = Player()
-    player.start(task("a"), task("b"), task("c"))
-    assert set(player.running) == {"a", "b"}
-    player.end("a")
-    assert set(player.running) == {"b", "c"}
-
-
-def test_memory_counts_too() -> None:
-    player = Player()
-    player.start(task("a", cpus=0.1, memory=600), task("b", cpus=0.1, memory=600))
-    assert set(player.running) == {"a"}
-
-
 def test_a_gang_takes_all_its_nodes_or_waits() -> None:
     player = Player(room=Capacity(cpus=4, memory=1000, slots=8))
     player.start(task("one"), task("gang", gang=4))
@@ -191,17 +168,6 @@ def test_what_failed_by_itself_before_it_was_asked_to_end_has_failed() -> None:
     assert player.finished == "failed"
 
 
-def test_continue_runs_everything_that_does_not_need_the_failed_step() -> None:
-    player = Player(fail_fast=False)
-    player.start(task("bad"), task("good"), task("after_bad", "bad"), task("after_good", "good"))
-    player.end("bad", "user-error")
-    player.end("good")
-    player.end("after_good")
-    assert player.settled["after_bad"] == "skipped"
-    assert player.settled["after_good"] == "succeeded"
-    assert player.finished == "failed"
-
-
 def test_a_result_that_arrives_while_stopping_is_kept() -> None:
     player = Player()
     player.start(task("bad"), task("slow"))
@@ -233,13 +199,6 @@ def test_jitter_stays_in_its_bounds_and_differs_between_steps() -> None:
         waits.add(player.retrying[0].at)
     assert all(8.0 <= wait <= 12.0 for wait in waits)
     assert len(waits) > 40
-
-
-def test_only_the_named_causes_are_retried() -> None:
-    player = Player()
-    player.start(task("a", retries=3, retry_on=frozenset({"killed"})))
-    player.end("a", "user-error")
-    assert player.settled == {"a": "failed"}
 
 
 @pytest.mark.parametrize("cause", sorted(RETRIED_IF_NAMED))
@@ -383,20 +342,6 @@ def test_a_cached_step_lets_the_next_one_start() -> None:
     assert player.finished == "succeeded"
 
 
-def test_a_fan_out_settles_with_its_elements() -> None:
-    player = Player()
-    player.start(task("xs"), task("f", "xs", fanout=True), task("sum", "f"))
-    player.end("xs")
-    assert player.expanding == ["f"]
-    player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f") for n in range(5))))
-    player.prepare_all()
-    while "sum" not in player.running:
-        player.end(next(iter(player.running)))
-    assert player.settled["f"] == "succeeded"
-    player.end("sum")
-    assert player.finished == "succeeded"
-
-
 def test_a_fan_out_fails_for_the_cause_of_its_first_failed_element() -> None:
     """Not of the one that failed first: `stoker show` gives the cause with that element's message."""
     player = Player(fail_fast=False)
@@ -454,15 +399,6 @@ def test_elements_wait_for_elements_that_are_over_before_they_are_known(monkeypa
     while player.running:
         player.end(next(iter(player.running)))
     assert player.finished == "succeeded" and player.attempts["f[5]"] == 2
-
-
-def test_an_empty_fan_out_succeeds() -> None:
-    player = Player()
-    player.start(task("f", fanout=True), task("sum", "f"))
-    player.tell(ev.Expanded(key="f", tasks=()))
-    player.prepare_all()
-    assert player.settled["f"] == "succeeded"
-    assert list(player.running) == ["sum"]
 
 
 def test_a_fan_out_over_a_fan_out_goes_element_by_element() -> None:

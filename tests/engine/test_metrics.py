@@ -12,17 +12,19 @@ import sys
 from typing import Any
 
 import pytest
+from tests.distributed.conftest import SPAWN
 
 from stoker.core.errors import UsageError
 from stoker.worker.metrics import log_metadata, log_metrics
 
 STEPS = """
     import os
+    import sys
     import threading
     import time
 
     from stoker import context, log_metadata, log_metrics, pipeline, step
-    from stoker.config import Torchrun
+    from stoker.config import Command
 
 
     @step(cache=False)
@@ -61,7 +63,7 @@ STEPS = """
         log_metrics({"number": number})
 
 
-    @step(launch=Torchrun(nproc_per_node=2), cache=False)
+    @step(launch=Command([sys.executable, "spawn.py"], num_processes=2), cache=False)
     def ranks():
         for at in range(3):
             log_metrics({"loss": at + 10 * context.rank}, step=at)
@@ -73,6 +75,11 @@ STEPS = """
         kept()
         each.map([3, 4])
         ranks()
+
+
+    @pipeline
+    def again():
+        kept()
 
 
     @step(cache=False)
@@ -114,15 +121,16 @@ STEPS = """
             log_metadata({"text": "x" * 20000})
 
 
-    @pipeline
-    def refused(kind: str):
-        wrong(kind)
+    @pipeline(failure_mode="continue")
+    def refused():
+        for kind in ("text", "many", "name", "fact", "long"):
+            wrong.with_options(id=kind)(kind)
 """
 
 
 @pytest.fixture(scope="module")
 def logged(module_lab: Any) -> Any:
-    module_lab.write("train.py", STEPS).run("stoker", "run", "train.py:all_of_them")
+    module_lab.write("spawn.py", SPAWN).write("train.py", STEPS).run("stoker", "run", "train.py:all_of_them")
     return module_lab
 
 
@@ -170,8 +178,8 @@ def test_commands_show_them(logged: Any) -> None:
 
 def test_a_cached_step_has_those_of_the_step_that_made_its_result(logged: Any) -> None:
     first = logged["all_of_them"].id
-    logged.run("stoker", "run", "train.py:all_of_them")
-    step = logged["all_of_them"].steps["kept"]
+    logged.run("stoker", "run", "train.py:again")
+    step = logged["again"].steps["kept"]
     assert (step.status, step.metrics["score"].last) == ("cached", 4.0)
     assert "score" in logged.run("stoker", "metrics", "last", "--against", first)
 
@@ -199,18 +207,19 @@ def test_they_are_there_while_the_step_runs_and_when_the_driver_dies(logged: Any
     assert values() == [7.0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("text", "'loss' is str and no number"),
-        ("many", "'loss' is list and no number"),
-        ("name", "the name 3 is int"),
-        ("fact", "'model' is object, which JSON lacks"),
-        ("long", "'text' has 20,002 characters"),
-    ],
-)
-def test_what_is_no_number_is_refused_at_the_call(logged: Any, kind: str, words: str) -> None:
-    assert words in logged.run("stoker", "run", "train.py:refused", "--kind", kind, code=1)
+WRONG = {
+    "text": "'loss' is str and no number",
+    "many": "'loss' is list and no number",
+    "name": "the name 3 is int",
+    "fact": "'model' is object, which JSON lacks",
+    "long": "'text' has 20,002 characters",
+}
+
+
+def test_what_is_no_number_is_refused_at_the_call(logged: Any) -> None:
+    logged.run("stoker", "run", "train.py:refused", code=1)
+    for kind, words in WRONG.items():
+        assert words in logged["refused"].steps[kind].message
 
 
 def test_outside_a_step_both_say_where_they_belong() -> None:

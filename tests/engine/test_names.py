@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.distributed.conftest import SPAWN
 from tests.servers import postgres
 
 from stoker import Client
@@ -23,7 +24,7 @@ import time
 from typing import Annotated
 
 from stoker import Artifact, Model, Secret, artifact, context, log_metadata, log_metrics, pipeline, save_artifact, step
-from stoker.config import Retry, Torchrun
+from stoker.config import Command, Retry
 
 EDITION = int(os.environ.get("EDITION", "0"))
 
@@ -54,7 +55,7 @@ def children():
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
 
-@step(launch=Torchrun(nproc_per_node=2), cache=False)
+@step(launch=Command([sys.executable, "spawn.py"], num_processes=2), cache=False)
 def ranks() -> Annotated[int, Artifact("ranked")]:
     save_artifact(context.rank, "of rank")
     log_metadata({"rank": context.rank}, artifact="ranked")
@@ -178,7 +179,7 @@ class Place:
     def __init__(self, lab: Any, uri: str) -> None:
         self.lab = lab
         self.uri = uri
-        lab.write("names.py", SCRIPT)
+        lab.write("names.py", SCRIPT).write("spawn.py", SPAWN)
         if uri:
             lab.write("stoker.toml", f'stack = "s"\n[stacks.s]\ndatabase = "{uri}"\n')
         self.client = Client(store=open_store(uri, "", str(lab.home)))
@@ -197,9 +198,13 @@ class Place:
         return self.client.runs(pipeline=pipeline, limit=1)[0]
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("names"))])
+@pytest.fixture(
+    scope="module",
+    params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.xdist_group("names"), pytest.mark.long])],
+)
 def place(request: Any, module_lab_of: Any) -> Iterator[Place]:
-    """Two runs of pipelines with names, and one that repeats them from the cache."""
+    """Two runs of pipelines with names, and one that repeats them from the cache. On a server each query is tried by
+    `tests/store/test_registry.py`, too, and many drivers by `tests/reliability/test_names_storm.py`."""
     programs = postgres.binaries()
     if request.param == "sqlite":
         made = Place(module_lab_of("sqlite"), "")
@@ -375,7 +380,7 @@ def test_under_a_debugger_detached_and_on_ranks(place: Place) -> None:
     assert place.client.artifact("slow", count + 2).metadata == {"edition": 8}
     assert place.client.artifact("slow", count + 2).run_id == run.id
     if place.uri:
-        return  # torch takes its time, and ranks do not know of databases
+        return  # ranks do not know of databases
     place.run("distributed")
     assert place.values("of rank") == [0] and place.client.artifact("ranked", 1).metadata == {"rank": 0}
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.distributed.conftest import SPAWN
 
 VALUE = "hf_Very-Secret_0123456789"
 MASKED = "***env:HF_TOKEN***"
 SCRIPT = """
 import base64, os, sys
 from stoker import Secret, pipeline, step
-from stoker.config import Torchrun
+from stoker.config import Command
 
 @step(environment={"HF": Secret.env("HF_TOKEN")}, cache=False)
 def use(token: str, other: str = Secret.env("HF_TOKEN")) -> int:
@@ -26,7 +27,9 @@ def use(token: str, other: str = Secret.env("HF_TOKEN")) -> int:
     sys.stdout.write(token * 60_000 + "\\n")  # longer than a line may be: it is cut
     return len(token)
 
-@step(cache=False, environment={"HF": "secret:env:HF_TOKEN"}, launch=Torchrun(num_processes=2))
+TWO = Command([sys.executable, "spawn.py"], num_processes=2)
+
+@step(cache=False, environment={"HF": "secret:env:HF_TOKEN"}, launch=TWO)
 def ranks(token: str) -> int:
     print("rank has", token, os.environ["HF"])
     sys.stdout.write(token * 60_000 + "\\n")
@@ -71,12 +74,12 @@ def written(folder: Path) -> list[str]:
 @pytest.fixture
 def script(project: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HF_TOKEN", VALUE)
-    return project.write({"steps.py": SCRIPT})
+    return project.write({"steps.py": SCRIPT, "spawn.py": SPAWN})
 
 
 def test_the_value_is_in_the_step_and_nowhere_else(script: Any, tmp_path: Path) -> None:
-    for arguments, code in ((("--way", "use"), 0), (("--way", "fail"), 1), (("--way", "cached"), 0)):
-        ran = script.run("steps.py", *arguments, code=code)
+    for way, code in (("fail", 1), ("cached", 0)):
+        ran = script.run("steps.py", "--way", way, code=code)
         assert "the driver has secret:env:HF_TOKEN" in ran.stdout
         assert VALUE not in ran.stdout + ran.stderr and "***env:HF_TOKEN***" in ran.stderr
     run = script.client().runs()[0]

@@ -29,7 +29,7 @@ from stoker.client import Client
 from stoker.store.store import Store
 
 SEED = 20250101
-KILLS = 20
+KILLS = 12
 """How many drivers are killed at least."""
 KILLS_OF_THE_LONG_FORM = 200
 KILLS_OF_A_RUN = 4
@@ -466,7 +466,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize(
+    "number", [*range(4), *(pytest.param(number, marks=pytest.mark.long) for number in range(4, 8))]
+)
 def test_nothing_outlives_a_killed_driver(number: int, tmp_path: Path, mark: Callable[[str], Any]) -> None:
     """Steps that would go on for minutes, and their children, also those that made themselves independent."""
     (tmp_path / "flow.py").write_text(FOREVER)

@@ -19,7 +19,7 @@ from stoker.core.status import KILLED, WORKER_LOST
 from stoker.store.store import Store
 
 SEED = 20250102
-RUNS = 4
+RUNS = [*range(2), *(pytest.param(number, marks=pytest.mark.long) for number in (2, 3))]
 
 FLOW = """
 import sys, time
@@ -142,7 +142,7 @@ def assert_true(run: Run, *, causes: set[str]) -> None:
     assert run.status == ("succeeded" if all(step.status == "succeeded" for step in steps) else "failed")
 
 
-@pytest.mark.parametrize("number", range(RUNS))
+@pytest.mark.parametrize("number", RUNS)
 def test_killed_workers(
     number: int,
     tmp_path: Path,
@@ -165,7 +165,7 @@ def test_killed_workers(
 
 
 @pytest.mark.parametrize("retry", [0, 1000])
-@pytest.mark.parametrize("number", range(RUNS))
+@pytest.mark.parametrize("number", RUNS)
 def test_killed_fork_server(
     number: int,
     retry: int,

@@ -107,7 +107,7 @@ def freeze(lab: Lab, freezer: Path) -> int:
 
 
 def leases(lab: Lab) -> list[dict[str, object]]:
-    text = lab.run("stoker", "devices", "--simulate", TWO, "--json")
+    text = lab.look("devices", "--simulate", TWO, "--json")
     return list(json.loads(text)["leases"])
 
 
@@ -127,15 +127,15 @@ def test_what_does_not_end_keeps_its_devices(lab: Lab, freezer: Path, driver: st
     # Until then the supervisor, which tries for some seconds, is among those that have not ended.
     waiting.until(lambda: [lease["quarantined_by"] for lease in leases(lab)] == [[pid]])
     (lease,) = leases(lab)
-    shown = lab.run("stoker", "devices", "--simulate", TWO)
+    shown = lab.look("devices", "--simulate", TWO)
     assert f"pid {pid} (" in shown and "while True: pass, state D)" in shown
     for uuid in lease["devices"]:  # type: ignore[attr-defined]
         assert f"stoker devices --release {uuid}" in shown
     assert processes.runs(pid)
     if driver == "killed":
         for uuid in lease["devices"]:  # type: ignore[attr-defined]
-            assert f"pid {pid}" in lab.run("stoker", "devices", "--simulate", TWO, "--release", uuid)
-        assert "is not in quarantine" in lab.run("stoker", "devices", "--simulate", TWO, "--release", uuid, code=2)
+            assert f"pid {pid}" in lab.look("devices", "--simulate", TWO, "--release", uuid)
+        assert "is not in quarantine" in lab.look("devices", "--simulate", TWO, "--release", uuid, code=2)
     else:
         (freezer / "freezer.state").write_text("THAWED")  # its SIGKILL arrives
     waiting.wait(0)

@@ -162,14 +162,14 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(value=plain)
 def test_plain_values_round_trip(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     loaded, _ = round_trip(value, Blobs(str(tmp_path_factory.getbasetemp() / "plain")))
     assert same(loaded, value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(value=anything, limit=st.sampled_from([0, 10, INLINE_LIMIT]))
 def test_any_values_round_trip(tmp_path_factory: pytest.TempPathFactory, value: Any, limit: int) -> None:
     blobs = Blobs(str(tmp_path_factory.getbasetemp() / "any"))

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import tracemalloc
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 import attrs
 import numpy as np
@@ -27,37 +27,54 @@ SCRIPT = """
     import sys
     sys.path.insert(0, {root!r})
     import warnings
-    from typing import Any, Callable, Sequence
+    from typing import Any
 
     from stoker import pipeline, step
     from stoker.config import Torchrun
     from tests.store.zoo import difference, made
 
 
-    @step{options}
+    @step
     def make(name: str) -> Any:
         return made(name)
 
 
-    @step{options}
+    @step(isolation="fresh")
+    def make_fresh(name: str) -> Any:
+        return made(name)
+
+
+    @step(launch=Torchrun(nproc_per_node=2))
+    def make_on_ranks(name: str) -> Any:
+        return made(name)
+
+
+    @step
     def compare(name: str, value: Any) -> str:
         return difference(made(name), value)
 
 
+    WAYS = {{"warm": make, "fresh": make_fresh, "rank": make_on_ranks, "parameter": lambda name: made(name)}}
+
+
     @pipeline
-    def every(names: list[str], as_parameter: bool = False):
-        for number, name in enumerate(names):
-            value = made(name) if as_parameter else make.with_options(id=f"make-{{number}}")(name)
-            compare.with_options(id=f"compare-{{number}}")(name, value)
+    def every(names: dict[str, list[str]]):
+        for way, chosen in names.items():
+            for number, name in enumerate(chosen):
+                compare.with_options(id=f"compare-{{way}}-{{number}}")(name, WAYS[way](name))
 
 
     if __name__ == "__main__":
         import json
-        every(json.loads(sys.argv[1]), sys.argv[2] == "parameter")
+        every(json.loads(sys.argv[1]))
 """
 ROOT = str(Path(__file__).parents[2])
-SOME = ("torch/version", "torch/StepLR", "torch/TensorDataset", "python/subclasses-inside")
-"""Tried where each object costs a process of its own."""
+WAYS = {
+    "fresh": ["torch/TensorDataset", "python/subclasses-inside"],
+    "rank": ["torch/version"],
+    "parameter": ["torch/StepLR", "torch/version", "python/subclasses-inside"],
+}
+"""How values come from elsewhere than a warm worker, and some that do: each costs a process of its own."""
 
 
 @pytest.fixture
@@ -141,7 +158,7 @@ def test_advice_that_was_followed(blobs: Blobs) -> None:
     "make",
     [
         lambda: [f'","{i},[{{\\' for i in range(600_000)],
-        lambda: [{"a": i, "b": [str(i)], "c": "},{"} for i in range(200_000)],
+        lambda: [{"a": i, "b": [str(i)], "c": "},{"} for i in range(60_000)],
         lambda: ["a" * 6_000_000, {"a": [1.5] * 2_000_000}, [], "b"],
         lambda: {"a": ["é"] * 1_000_000, "b": {}},
     ],
@@ -228,22 +245,12 @@ def test_what_is_large_is_not_in_memory_twice(make: Callable[[int], Any], blobs:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "way", "names"),
-    [
-        ("", "output", ()),
-        ("", "parameter", ()),
-        ('(isolation="fresh")', "output", SOME),
-        ("(launch=Torchrun(nproc_per_node=2))", "output", SOME[:1]),
-    ],
-    ids=["warm", "parameter", "fresh", "rank"],
-)
 @pytest.mark.filterwarnings("ignore")
-def test_it_crosses_from_step_to_step(options: str, way: str, names: Sequence[str], project: Any) -> None:
-    project.write({"every.py": textwrap.dedent(SCRIPT).format(root=ROOT, options=options)})
-    names = names or [name for name in zoo() if not name.startswith("optional/")]
-    project.run("every.py", json.dumps(names), way, timeout=600)
+def test_it_crosses_from_step_to_step(project: Any) -> None:
+    project.write({"every.py": textwrap.dedent(SCRIPT).format(root=ROOT)})
+    names = {"warm": [name for name in zoo() if not name.startswith("optional/")], **WAYS}
+    project.run("every.py", json.dumps(names), timeout=600)
     (run,) = project.client().runs()
     compared = {key: one.output.load() for key, one in run.steps.items() if key.startswith("compare")}
-    assert len(compared) == len(names)
-    assert {names[int(key.partition("-")[2])]: text for key, text in compared.items() if text} == {}
+    assert len(compared) == sum(map(len, names.values()))
+    assert {key: text for key, text in compared.items() if text} == {}
