@@ -25,7 +25,7 @@ EVERYWHERE = ("stoker",)
 THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "attr": EVERYWHERE,
     "attrs": EVERYWHERE,
-    "IPython": ("stoker.run.driver", "stoker.report", "stoker.flows.notebook"),
+    "IPython": ("stoker.run.driver", "stoker.report", "stoker.flows.runner"),
     "amdsmi": ("stoker.vendors.amd",),
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.plan", "stoker.store"),
