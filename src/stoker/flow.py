@@ -283,7 +283,7 @@ class _Modules:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith("stoker.flow."):
             return None
-        from stoker.migrate.modules import spec_of
+        from stoker.migrate.metaflow import spec_of
         from stoker.migrate.names import fate_of
 
         return spec_of(name, name.removeprefix("stoker.flow."), lambda theirs: fate_of(theirs).message)
@@ -318,9 +318,8 @@ def _decorator(name: str) -> Any:
         if refusal(name):
             raise absent(refusal(name), above=2)
         from stoker.migrate import metaflow
-        from stoker.migrate.modules import is_served
 
-        if is_served(name):
+        if metaflow.is_served(name):
             return importlib.import_module(f"stoker.flow.{name}")
         if name in metaflow.NAMES:
             raise absent(f"metaflow.{name} is not here: {metaflow.advice(name)}", above=2)

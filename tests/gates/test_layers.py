@@ -71,7 +71,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
         "stoker.backends.base.byhand",
         "stoker.flows.parsers",
         "stoker.migrate.skyfile",  # tasks of SkyPilot, which are YAML
-        "stoker.migrate.configurations",  # run configurations of ZenML, which are YAML
+        "stoker.migrate.project",  # run configurations of ZenML, which are YAML
         "stoker.integrations.zenml.parts",  # run configurations, which ZenML has as YAML
     ),
 }
