@@ -57,9 +57,7 @@ if TYPE_CHECKING:
         trigger_on_finish,
         uv,
     )
-    from stoker.flows.events import namespaced_event_name
     from stoker.flows.instance import step
-    from stoker.flows.multicore import parallel_imap_unordered, parallel_map, profile
     from stoker.flows.mutators import FlowMutator, MutableFlow, MutableStep, StepMutator
     from stoker.flows.namespaces import (
         default_metadata,
@@ -69,7 +67,6 @@ if TYPE_CHECKING:
         metadata,
         namespace,
     )
-    from stoker.flows.notebook import NBRunner
     from stoker.flows.parameters import (
         Config,
         ConfigValue,
@@ -85,9 +82,15 @@ if TYPE_CHECKING:
         requirements_txt_parser,
         yaml_parser,
     )
-    from stoker.flows.runner import ExecutingRun, Runner
+    from stoker.flows.runner import ExecutingRun, NBRunner, Runner
     from stoker.flows.spec import FlowSpec
-    from stoker.flows.standins import package_sources
+    from stoker.flows.standins import (
+        namespaced_event_name,
+        package_sources,
+        parallel_imap_unordered,
+        parallel_map,
+        profile,
+    )
     from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
 
     cards: ModuleType
@@ -206,7 +209,7 @@ _HOMES = {
     "Metaflow": "stoker.flows.client",
     "MutableFlow": "stoker.flows.mutators",
     "MutableStep": "stoker.flows.mutators",
-    "NBRunner": "stoker.flows.notebook",
+    "NBRunner": "stoker.flows.runner",
     "Parameter": "stoker.flows.parameters",
     "ProgressBar": "stoker.core.cards",
     "Run": "stoker.flows.client",
@@ -242,12 +245,12 @@ _HOMES = {
     "metadata": "stoker.flows.namespaces",
     "mpi": "stoker.flows.decorators",
     "namespace": "stoker.flows.namespaces",
-    "namespaced_event_name": "stoker.flows.events",
+    "namespaced_event_name": "stoker.flows.standins",
     "package_sources": "stoker.flows.standins",
     "parallel": "stoker.flows.decorators",
-    "parallel_imap_unordered": "stoker.flows.multicore",
-    "parallel_map": "stoker.flows.multicore",
-    "profile": "stoker.flows.multicore",
+    "parallel_imap_unordered": "stoker.flows.standins",
+    "parallel_map": "stoker.flows.standins",
+    "profile": "stoker.flows.standins",
     "project": "stoker.flows.decorators",
     "pypi": "stoker.flows.decorators",
     "pypi_base": "stoker.flows.decorators",
@@ -280,7 +283,7 @@ class _Modules:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith("stoker.flow."):
             return None
-        from stoker.migrate.modules import spec_of
+        from stoker.migrate.metaflow import spec_of
         from stoker.migrate.names import fate_of
 
         return spec_of(name, name.removeprefix("stoker.flow."), lambda theirs: fate_of(theirs).message)
@@ -315,9 +318,8 @@ def _decorator(name: str) -> Any:
         if refusal(name):
             raise absent(refusal(name), above=2)
         from stoker.migrate import metaflow
-        from stoker.migrate.modules import is_served
 
-        if is_served(name):
+        if metaflow.is_served(name):
             return importlib.import_module(f"stoker.flow.{name}")
         if name in metaflow.NAMES:
             raise absent(f"metaflow.{name} is not here: {metaflow.advice(name)}", above=2)

@@ -29,7 +29,7 @@ from stoker.flow import (
     metadata,
     namespace,
 )
-from stoker.flows import exceptions, pickles
+from stoker.flows import cli_show, exceptions
 
 FLOW = """
 import sys
@@ -388,11 +388,11 @@ def test_values_of_many_gigabytes_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -
             self.file.write(b"half of it")
             raise OverflowError("serializing a bytes object larger than 4 GiB requires pickle protocol 4 or higher")
 
-    monkeypatch.setattr(pickles.pickle, "Pickler", Refusing)
+    monkeypatch.setattr(cli_show.pickle, "Pickler", Refusing)
     long = b"long" * 50
     value = {"bytes": [long, long, bytearray(b"b")], "text": "é\udcff" * 50, "more": (1, None, {"x"})}
     file = io.BytesIO()
-    pickles._write_value(value, file)
+    cli_show._write_value(value, file)
     file.write(pickle.STOP)
     again = pickle.loads(file.getvalue())
     assert again == value and again["bytes"][0] is again["bytes"][1]

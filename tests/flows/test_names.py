@@ -10,7 +10,7 @@ import pytest
 
 import stoker.flow
 from stoker.core.errors import RefusedName
-from stoker.migrate.modules import HOMES, homes_of
+from stoker.migrate.metaflow import HOMES, homes_of
 
 METAFLOW = """
 FlowSpec step current Parameter JSONType JSONTypeClass IncludeFile Config ConfigValue config_expr user_step_decorator

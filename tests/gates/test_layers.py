@@ -25,7 +25,7 @@ EVERYWHERE = ("stoker",)
 THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "attr": EVERYWHERE,
     "attrs": EVERYWHERE,
-    "IPython": ("stoker.run.driver", "stoker.report", "stoker.flows.notebook"),
+    "IPython": ("stoker.run.driver", "stoker.report", "stoker.flows.runner"),
     "amdsmi": ("stoker.vendors.amd",),
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.plan", "stoker.store"),
@@ -72,7 +72,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
         "stoker.backends.base.byhand",
         "stoker.flows.parsers",
         "stoker.migrate.skyfile",  # tasks of SkyPilot, which are YAML
-        "stoker.migrate.configurations",  # run configurations of ZenML, which are YAML
+        "stoker.migrate.project",  # run configurations of ZenML, which are YAML
         "stoker.integrations.zenml.parts",  # run configurations, which ZenML has as YAML
     ),
 }

@@ -6,10 +6,17 @@ of `run` are those of every run (`run.commandline`) and those of flows (`flows.o
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import inspect
 import os
 import shlex
 import sys
+import traceback
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+
+import attrs
 
 from stoker.core import findings as checks
 from stoker.core.errors import NotFound, StokerError, UsageError, nearest
@@ -18,8 +25,8 @@ from stoker.core.standins import METAFLOW
 from stoker.core.version import VERSION
 from stoker.flows import options as flowoptions
 from stoker.flows import parameters
+from stoker.flows.decorators import notes_of
 from stoker.flows.definition import FlowDefinition
-from stoker.flows.exithooks import calling_hooks
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.report.streams import echo, say
 from stoker.run import commandline, start
@@ -27,6 +34,8 @@ from stoker.run.commandline import COMMAND_LINE, columns, split
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run
+    from stoker.core.request import RunRequest
+    from stoker.flows.instance import FlowInstance
 
 EARLY: Final = frozenset(
     {"quiet", "no-pylint", "metadata", "datastore", "environment", "with", "without", "stack", "config", "config-value"}
@@ -104,7 +113,7 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
     line = COMMAND_LINE.get()
     if line is not None and argv is None:
         flow, request = commandline.take_call(FlowDefinition(kind), {}, line)
-        with calling_hooks(kind, request) as request:
+        with _calling_hooks(kind, request) as request:
             start.run(flow, {}, request)
         return
     words = list(sys.argv[1:] if argv is None else argv)
@@ -151,6 +160,58 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     return _start(flow, name, [*early, *arguments])
 
 
+@contextlib.contextmanager
+def _calling_hooks(kind: type[FlowInstance], request: RunRequest) -> Iterator[RunRequest]:
+    """The request to start a run of a flow with; when the body is left, the hooks for how the run ended are called.
+
+    A run that goes on elsewhere, as with `--detach`, calls none.
+    """
+    notes = [note for note in notes_of(kind) if note.name == "exit_hook"]
+    if not notes or request.detach:
+        yield request
+        return
+    begun: list[str] = []
+
+    def began(id: str) -> None:
+        begun.append(id)
+        if request.began is not None:
+            request.began(id)
+
+    succeeded = False
+    try:
+        yield attrs.evolve(request, began=began)
+        succeeded = True
+    finally:
+        if begun:
+            word = "on_success" if succeeded else "on_error"
+            for hook in (hook for note in notes for hook in note.values[word]):
+                _call_hook(kind, hook, begun[0])
+
+
+def _call_hook(kind: type[FlowInstance], hook: Callable[..., Any] | str, id: str) -> None:
+    """Call one hook; its failure changes nothing."""
+    try:
+        function = hook if callable(hook) else _hook_function(kind, hook)
+        takes = inspect.signature(function).parameters
+        if "run" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+            from stoker.client import Client
+            from stoker.flows.client import view_of
+
+            function(run=view_of(Client().run(id)))
+        else:
+            function()
+    except Exception:  # the user's own function
+        name = hook if isinstance(hook, str) else hook.__name__
+        sys.stderr.write(f"exit hook {name} of run {id} failed:\n{traceback.format_exc()}")
+
+
+def _hook_function(kind: type[FlowInstance], name: str) -> Callable[..., Any]:
+    """The function of the flow's module, or of another one, that a name means."""
+    module, _, attribute = name.rpartition(".")
+    home = importlib.import_module(module) if module else sys.modules[kind.__module__]
+    return getattr(home, attribute)  # type: ignore[no-any-return]
+
+
 def _schedule(flow: FlowDefinition, words: Sequence[str]) -> int:
     from stoker.cli import schedule
 
@@ -171,13 +232,13 @@ def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
         request = commandline.request(flow, accepted, options, arguments)
         if name == "check":
             return _check(flow, request)
-        with calling_hooks(flow.written, request) as request:
+        with _calling_hooks(flow.written, request) as request:
             start.run(flow, {}, request)
         return 0
     flow = flow.apply_options(options)
     request = commandline.apply_run_options(accepted, options, RunRequest())
     if name == "resume":
-        with calling_hooks(flow.written, request) as request:
+        with _calling_hooks(flow.written, request) as request:
             return _resume(flow, request, options.get("origin-run-id"), arguments)
     from stoker.flows import spin as cli_spin  # nearly all there is to import
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import pickle
 import reprlib
+import shutil
+import struct
 from collections import deque
 from datetime import timezone
-from typing import Any, Callable, Collection, Final, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, ClassVar, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
+from stoker.cli import report
 from stoker.cli.output import table, when
 from stoker.client.client import TRUST
+from stoker.core import receipt as words
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
 from stoker.core.flow import FlowStep
-from stoker.flows import cli_cards, namespaces, pickles, transitions
+from stoker.core.words import count_text
 from stoker.flows import client as flows
+from stoker.flows import namespaces, transitions
+from stoker.flows.cardclient import Card, get_cards
 from stoker.flows.client import DataArtifact, Run, Task
 from stoker.flows.decorators import notes_of
 from stoker.flows.definition import FlowDefinition
+from stoker.flows.exceptions import CardNotPresentException
 from stoker.report.streams import echo, say, step_text
+from stoker.store import artifacts
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "show": (frozenset(), frozenset()),
@@ -30,7 +41,10 @@ _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
         frozenset({"stdout", "no-stdout", "stderr", "no-stderr", "both", "no-both", "timestamps", "no-timestamps"}),
         frozenset({"attempt"}),
     ),
-    "card": (cli_cards.FLAGS, cli_cards.OPTIONS),
+    "card": (
+        frozenset({"as-json", "follow-resumed", "no-follow-resumed"}),
+        frozenset({"output", "file", "type", "id", "hash"}),
+    ),
     "tag": (
         frozenset({"flat", "hide-system-tags", "group-by-tag", "group-by-run", "my-runs", "all"}),
         frozenset({"run-id", "namespace", "add", "remove"}),
@@ -42,9 +56,17 @@ _MANY: Final = ("add", "remove")
 """Options that may be given more than once."""
 _BETWEEN: Final = "\n"
 """Stands between their values: no tag has a line break in it."""
+_CARD_VERBS: Final = ("list", "view", "get")
+_NO_CARD_VERBS: Final[Mapping[str, str]] = {
+    "server": "`stoker ui` shows the cards of all runs, also while they run",
+    "create": "a task makes its cards itself; `card view` writes one to a file",
+}
 _TAG_VERBS: Final = ("list", "add", "remove", "replace")
 _MOST: Final = 1000
 """Characters of a value that `dump` prints."""
+_PROTOCOL: Final = 3
+"""Of the pickle that `dump --file` writes."""
+_PIECE: Final = 1 << 20
 
 
 def command(name: str, flow: FlowDefinition, words: list[str], *, quiet: bool = False) -> int:
@@ -179,7 +201,7 @@ def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
         for task in tasks(flow, arguments, "dump")
     )
     if "file" in options:
-        pickles.write(options["file"], wanted)
+        _write_pickle(options["file"], wanted)
         if "quiet" not in flags:
             say(f"Artifacts written to {options['file']}")
         return
@@ -234,6 +256,78 @@ class _Short(reprlib.Repr):
         return f"{{{', '.join(f'{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}' for key, item in shown)}}}"
 
 
+def _write_pickle(path: str, wanted: Iterable[tuple[Task, Iterable[DataArtifact]]]) -> None:
+    """Write {RUN/STEP/TASK: {name: value}} without more than one value in memory; the file is whole or as it was.
+
+    The pickle is a dict of dicts, opcode by opcode; each value is a pickle of its own in it, without its end. Protocol
+    3 numbers what a value refers to by itself, so that each may start again from 0, and has no frames, which an end
+    inside would break. Bytes are copied from where they lie.
+    """
+    beside = Path(path).with_name(f".{Path(path).name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_DICT)
+            for task, chosen in wanted:
+                _write_value(task.pathspec.partition("/")[2], file)
+                file.write(pickle.EMPTY_DICT)
+                for artifact in chosen:
+                    _write_value(artifact.id, file)
+                    _write_artifact(artifact, file)
+                    file.write(pickle.SETITEM)
+                file.write(pickle.SETITEM)
+            file.write(pickle.STOP)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_artifact(artifact: DataArtifact, file: BinaryIO) -> None:
+    stored, blobs = artifact._artifact, artifact._task._run._store.blobs
+    if stored.serializer != "bytes" or stored.inline is not None:
+        _write_value(artifacts.load(stored, blobs), file)
+        return
+    file.write(pickle.BINBYTES8 + struct.pack("<Q", stored.size))
+    with blobs.open(stored.digest, stored.size) as content:
+        shutil.copyfileobj(content, file, _PIECE)
+
+
+def _write_value(value: Any, file: BinaryIO) -> None:
+    start = file.tell()
+    try:
+        pickle.Pickler(file, _PROTOCOL).dump(value)
+    except OverflowError:
+        file.seek(start)
+        file.truncate()
+        _LongPickler(file, _PROTOCOL).dump(value)
+    file.seek(-len(pickle.STOP), 1)
+
+
+_PICKLER: Final[Any] = pickle._Pickler
+"""The pickler that is written in Python: the one in C can be taught no other opcodes for texts and bytes."""
+
+
+class _LongPickler(_PICKLER):  # type: ignore[misc]
+    """Writes texts and bytes of 4 GiB and more by opcodes that are not of protocol 3, but that every reader knows."""
+
+    dispatch: ClassVar[dict[type, Any]] = dict(_PICKLER.dispatch)
+
+    def save_bytes(self, obj: bytes) -> None:
+        """Bytes of any length."""
+        self._save_long(obj, pickle.BINBYTES8, obj)
+
+    def save_str(self, obj: str) -> None:
+        """A text of any length."""
+        self._save_long(obj, pickle.BINUNICODE8, obj.encode("utf-8", "surrogatepass"))
+
+    def _save_long(self, obj: Any, opcode: bytes, data: bytes) -> None:
+        self.write(opcode + struct.pack("<Q", len(data)))
+        self.write(data)
+        self.memoize(obj)
+
+    dispatch[bytes] = save_bytes
+    dispatch[str] = save_str
+
+
 def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     if arguments[:1] == ["show"] and "show" not in flow.graph.steps:  # Metaflow's word for it
         del arguments[0]
@@ -250,14 +344,103 @@ def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
 
 
 def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    verb, path = cli_cards.verb_of(arguments)
+    verb, path = _card_verb(arguments)
     if verb == "list" and not path:  # of the newest run
         path = [run.id for run in itertools.islice(flows.Flow(flow.name).runs(), 1)]
     file = options.get("output") or options.get("file")
     if verb == "get" and len(path) == 2:
         file = path.pop()
     wanted = {name: options[name] for name in ("type", "id", "hash") if name in options}
-    cli_cards.run(verb, "/".join(path), tasks(flow, path, f"card {verb}"), file, flags, wanted)
+    _run_card(verb, "/".join(path), tasks(flow, path, f"card {verb}"), file, flags, wanted)
+
+
+def _card_verb(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command behind `card`, and its arguments; without one, `list`."""
+    verb = arguments[0] if arguments else "list"
+    if verb in _NO_CARD_VERBS:
+        raise UsageError(f"there is no `card {verb}`", fix=_NO_CARD_VERBS[verb])
+    if verb in _CARD_VERBS:
+        return verb, arguments[1:]
+    if len(arguments) > 1:
+        raise UsageError(f"there is no `card {verb}`{nearest(verb, _CARD_VERBS)}", fix="write card list STEP")
+    return "list", arguments
+
+
+def _run_card(
+    verb: str, path: str, found: Iterable[Task], file: str | None, flags: set[str], wanted: Mapping[str, str]
+) -> None:
+    """List the cards of tasks, or write one; without `type`, `id` or `hash` the page of the task, with all of them."""
+    tasks = list(found)
+    if verb == "list":
+        _list_cards(tasks, file, flags, wanted)
+        return
+    if len(tasks) != 1:
+        some = f"/{tasks[0].id}" if tasks else ""
+        raise UsageError(
+            f"{path} has {count_text(len(tasks), 'task')}, and a page is of one", fix=f"write card {verb} {path}{some}"
+        )
+    task = tasks[0]
+    if wanted:
+        card = _one_card(task, _cards(task, flags, wanted), verb, wanted)
+        text, name = card.get(), card.path
+    else:
+        of = task._run
+        text, name = report.step_page(of._store, of, task._row.key, node=task.node), report.file_name(of, task.id)
+    # Metaflow's `get` prints where it is given no file.
+    report.write(text, file or (report.STDOUT if verb == "get" else None), name=name)
+
+
+def _cards(task: Task, flags: set[str], wanted: Mapping[str, str]) -> list[Card]:
+    """The cards of a task that are wanted; of a hash the first five letters are enough."""
+    try:
+        cards = list(get_cards(task, follow_resumed="no-follow-resumed" not in flags))
+    except CardNotPresentException:
+        return []
+    return [
+        card
+        for card in cards
+        if wanted.get("type", card.type) == card.type
+        and wanted.get("id", card.id) == card.id
+        and card.hash.startswith(wanted.get("hash", ""))
+    ]
+
+
+def _one_card(task: Task, cards: list[Card], verb: str, wanted: Mapping[str, str]) -> Card:
+    if not cards:
+        raise CardNotPresentException(task.pathspec, **{f"card_{name}": word for name, word in wanted.items()})
+    if len(cards) > 1:
+        listed = ", ".join(f"{card.type} {card.hash[:5]}" for card in cards)
+        raise UsageError(
+            f"{task.pathspec} has {count_text(len(cards), 'such card')}: {listed}",
+            fix=f"write card {verb} … --hash {cards[0].hash[:5]}",
+        )
+    return cards[0]
+
+
+def _list_cards(tasks: list[Task], file: str | None, flags: set[str], wanted: Mapping[str, str]) -> None:
+    cards = {task: _cards(task, flags, wanted) for task in tasks}
+    if "as-json" not in flags:
+        rows = [row for task, some in cards.items() for row in _card_rows(task, some)]
+        echo(table(("task", "status", "card", "id", "hash", "accelerators"), rows))
+        return
+    documents: Any = [{"pathspec": task.pathspec, "cards": list(map(_document, some))} for task, some in cards.items()]
+    text = json.dumps(documents[0] if len(documents) == 1 else documents, indent=2)
+    if file is None or file == report.STDOUT:
+        echo(text)
+    else:
+        Path(file).write_text(text, encoding="utf-8")
+
+
+def _document(card: Card) -> dict[str, Any]:
+    return {"id": card.id, "hash": card.hash, "type": card.type, "filename": card.path}
+
+
+def _card_rows(task: Task, cards: list[Card]) -> Iterable[tuple[str, ...]]:
+    receipt = task._run.steps[task._row.key].receipt
+    about = "" if receipt is None else words.summary(receipt)
+    own = [(card.type, card.id or "", card.hash[:5]) for card in cards] or [("", "", "")]
+    for number, columns in enumerate(own):
+        yield (*((task.id, task._row.status) if not number else ("", "")), *columns, "" if number else about)
 
 
 def _tag(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:

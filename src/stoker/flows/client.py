@@ -16,17 +16,14 @@ from stoker.core.errors import NotFound, nearest
 from stoker.core.flow import CONSTANTS, GANG, OWN, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
-from stoker.flows import tags as flowtags
-from stoker.flows.code import MetaflowCode, code_of
 from stoker.flows.exceptions import (
     MetaflowInvalidPathspec,
     MetaflowNamespaceMismatch,
     MetaflowNotFound,
     failure_of,
 )
-from stoker.flows.lineage import Lineage
-from stoker.flows.namespaces import client, get_namespace
-from stoker.flows.taskmetadata import Metadata, metadata_of
+from stoker.flows.facts import Lineage, Metadata, MetaflowCode, code_of, metadata_of
+from stoker.flows.namespaces import client, get_namespace, replace_tags, system_tags_of
 from stoker.store import artifacts
 from stoker.store.rows import AttemptRow, StepRow, local_time
 from stoker.worker.context import context
@@ -98,7 +95,7 @@ class MetaflowObject:
     @property
     def system_tags(self) -> frozenset[str]:
         """The tags that the run got by itself."""
-        return frozenset(flowtags.system_tags(self._run))
+        return frozenset(system_tags_of(self._run))
 
     def is_in_namespace(self) -> bool:
         """Whether it is in the namespace of now."""
@@ -303,7 +300,7 @@ class Run(MetaflowObject):
 
     def replace_tags(self, tags_to_remove: Iterable[str], tags_to_add: Iterable[str]) -> None:
         """Take some tags off and give others, all or none; those that it got by itself stay."""
-        flowtags.replace(self._run, tags_to_remove, tags_to_add)
+        replace_tags(self._run, tags_to_remove, tags_to_add)
 
     def steps(self, *tags: str) -> Iterator[Step]:
         """Its steps that were reached, the last first."""

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import attrs
 
-from stoker.migrate import metaflow, modules, zenml
+from stoker.migrate import metaflow, zenml
 
 Level = Literal["by hand", "differs", "hint"]
 FateKind = Literal["moved", "member", "call", "gone"]
@@ -76,7 +76,7 @@ def is_known(qualified: str) -> bool:
 
 def _fate_of_metaflow_name(module: str, name: str) -> Fate:
     root, _, below = module.partition(".")
-    served = root == "metaflow" and modules.has(below, name)
+    served = root == "metaflow" and metaflow.has(below, name)
     if served and name not in metaflow.NAMES:
         return Fate(kind="moved", module=f"{metaflow.TARGET}.{below}".rstrip("."), name=name)
     for start, message in metaflow.MODULES.items():

@@ -216,8 +216,7 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
         *("ArtifactConfig", "add_tags", "load_artifact", "log_artifact_metadata", "log_metadata", "log_model_metadata"),
         *("log_model_version_metadata", "log_step_metadata", "save_artifact"),
     ),
-    f"{_PARTS}.client": ("Client",),
-    f"{_PARTS}.components": ("alerter_failure_hook", "alerter_success_hook", "get_tracking_uri"),
+    f"{_PARTS}.client": ("Client", "alerter_failure_hook", "alerter_success_hook", "get_tracking_uri"),
     f"{_PARTS}.materializers": ("BaseMaterializer", "PydanticMaterializer"),
     f"{_PARTS}.plain": (
         *("Schedule", "Tag", "__version__", "get_environment", "get_logger", "get_run_url", "link_artifact_to_model"),

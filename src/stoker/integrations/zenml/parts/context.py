@@ -12,11 +12,9 @@ from stoker import naming
 from stoker.core.errors import UsageError
 from stoker.core.registry import Artifact
 from stoker.core.usercode import caller
-from stoker.integrations.zenml.parts import steps
+from stoker.integrations.zenml.parts import note, steps
 from stoker.integrations.zenml.parts.client import PipelineRun
-from stoker.integrations.zenml.parts.hooks import IN_HOOK
-from stoker.integrations.zenml.parts.notes import note
-from stoker.integrations.zenml.parts.settings import PIPELINE
+from stoker.integrations.zenml.parts.settings import IN_HOOK, PIPELINE
 from stoker.integrations.zenml.parts.versions import (
     ArtifactVersion,
     Model,

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from stoker.integrations.zenml.parts import note
 from stoker.integrations.zenml.parts.context import get_step_context, save_artifact
-from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.steps import Step, Unmapped
 from stoker.integrations.zenml.parts.versions import ArtifactVersion, Model, find_artifact
 from stoker.pipelines.tracing import ACTIVE

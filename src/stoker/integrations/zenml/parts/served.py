@@ -54,7 +54,7 @@ def value_of(module: str, name: str) -> Any:
     if f"{module}.".startswith(("enums.", "model_registries.")):
         return importlib.import_module(f"{_PARTS}.words").Words(name, (), {})
     if name.endswith("ExperimentTracker"):
-        return importlib.import_module(f"{_PARTS}.components").Trackers(name, (), {})
+        return importlib.import_module(f"{_PARTS}.client").Trackers(name, (), {})
     if name.endswith("Materializer"):
         base = importlib.import_module(f"{_PARTS}.materializers").BaseMaterializer
         return type(name, (base,), {"__module__": _dotted(module), "SKIP_REGISTRATION": True})

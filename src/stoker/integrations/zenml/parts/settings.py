@@ -1,30 +1,46 @@
-"""ZenML's options, settings and run configurations in Stoker's words; what has none is left out, and that is said once.
+"""ZenML's options, settings, hooks and run configurations in Stoker's words; what has none is left out, and that is
+said once.
 
-What steps must know of their pipeline, its `extra` and its model, they get as the variable `PIPELINE`.
+What steps must know of their pipeline, its `extra` and its model, they get as the variable `PIPELINE`. A hook runs in a
+process of its own after its step, whose exception is gone by then: one of its class is made of what was recorded of it.
+ZenML's local stack leaves out images, clusters and resources, and so does `Room`: a step gets no more of this machine
+than there is, its accelerators where there are some, and no image. On a stack with a platform nothing is left out.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, Mapping
+from typing import Any, Callable, Final, Mapping
 
 import attrs
 
+from stoker import stacks
 from stoker.backends.kubernetes import settings as kubernetes
+from stoker.backends.registry import BACKENDS
 from stoker.core import docker, resources
-from stoker.core.errors import NotFound, SettingsError
-from stoker.core.settings import COMPONENTS, Retry
-from stoker.integrations.zenml.parts.hooks import hook_of
-from stoker.integrations.zenml.parts.notes import note
+from stoker.core.errors import NotFound, SettingsError, UsageError
+from stoker.core.graph import GraphNode
+from stoker.core.protocol import HookFacts
+from stoker.core.settings import COMPONENTS, Layer, Retry
+from stoker.integrations.zenml.parts import note
 from stoker.integrations.zenml.parts.versions import Model
 from stoker.migrate import zenml
 from stoker.settings.options import OPTIONS
+from stoker.worker.context import enter
 
 PIPELINE: Final = "STOKER_ZENML_PIPELINE"
 """The variable in which a step finds its pipeline's name, `extra` and model, as JSON."""
 
+IN_HOOK: Final = 0
+"""The number of the attempt that a hook has in its context."""
+_CALLER: Final = f"{__name__}:call_hook"
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_HERE: Final = ("local", "inline")
+_WANTED: Final = {"cpu_count": "CPUs", "memory": "memory"}
 _KEPT: Final = frozenset({"model", "extra", "substitutions", "output_materializers", "parameters"})
 """Options that steps and pipelines of this package look at themselves."""
 
@@ -188,3 +204,127 @@ def read_run_configuration(path: Any) -> RunConfiguration:
         options["model"] = Model(**options["model"])
     steps = {name: step or {} for name, step in (document.get("steps") or {}).items()}
     return RunConfiguration(parameters=document.get("parameters") or {}, options=options, steps=steps)
+
+
+class Hook:
+    """A function of the user's that is called as ZenML does: `on_failure(exception)`, `on_success()`, once a step."""
+
+    __stoker_caller__ = _CALLER
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__stoker_function__ = function
+
+    def __call__(self, facts: HookFacts) -> None:
+        call_hook(self.__stoker_function__, facts)
+
+
+def hook_of(option: str, given: Any) -> Any:
+    """What stands in Stoker's options for a hook; a text names its function, "package.module.function"."""
+    if isinstance(given, Hook):
+        return given
+    if isinstance(given, str):
+        module, _, name = given.rpartition(".")
+        try:
+            given = getattr(importlib.import_module(module), name)
+        except (ImportError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"{option}={given!r} cannot be imported: {error}", fix="give the function itself"
+            ) from error
+    return Hook(given) if callable(given) else given
+
+
+def call_hook(hook: Callable[..., Any], facts: HookFacts) -> None:
+    """Call a hook with what its parameters ask for: the exception and, in old releases, the step's context."""
+    with enter({"run": facts.run, "key": facts.step, "attempt": IN_HOOK}):
+        given: dict[str, Any] = {}
+        for name, parameter in inspect.signature(hook).parameters.items():
+            kind = parameter.annotation
+            if isinstance(kind, str):
+                kind = getattr(hook, "__globals__", {}).get(kind)
+            if getattr(kind, "__name__", "") == "StepContext":
+                given[name] = kind()
+            elif facts.status != "succeeded" and parameter.kind not in _VARIADIC:
+                given[name] = exception_of(facts)
+        hook(**given)
+
+
+def exception_of(facts: HookFacts) -> BaseException:
+    """The step's exception; a `RuntimeError` where none ended it (its memory, its time limit, its machine)."""
+    module, _, name = facts.type.rpartition(".")
+    message = facts.message.removeprefix(f"{name}: ")  # what alone would say nothing, as a KeyError's, has it before it
+    try:
+        kind: Any = getattr(importlib.import_module(module or "builtins"), name)
+        error: BaseException = _made(kind, message)
+    except Exception:  # a local class, a module that is the program itself, a constructor of the user's
+        error = _made(RuntimeError, message)
+    if facts.traceback:
+        error.add_note(facts.traceback)
+    return error
+
+
+def _made(kind: Any, message: str) -> Any:
+    """An exception of a class whose text is `message`."""
+    error = kind.__new__(kind, message)
+    if str(error) == message:
+        return error
+    members = {"__str__": lambda self: message, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    said = type(kind.__name__, (kind,), members)
+    return said.__new__(said, message)
+
+
+@attrs.frozen
+class Room:
+    """What this machine has for steps."""
+
+    cpus: float
+    memory: int
+
+    def fitted(self, node: GraphNode) -> GraphNode:
+        """The step as it can be had here."""
+        step = attrs.evolve(node.step, layers=self.layers(node.step.layers, node.key))
+        return attrs.evolve(node, step=step, layers=self.layers(node.layers, node.key))
+
+    def layers(self, layers: tuple[Layer, ...], owner: str) -> tuple[Layer, ...]:
+        """Layers of settings without what is not here."""
+        return tuple(attrs.evolve(layer, values=self._values(layer.values, owner)) for layer in layers)
+
+    def _values(self, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        operator = values.get("step_operator")
+        for key, value in values.items():
+            component, _, flavor = key.partition(".")
+            if key == "docker" and not operator:
+                note("the images of steps (settings of 'docker') are left out: they run in this Python")
+            elif component in COMPONENTS and flavor and not _is_there(component, flavor):
+                note(f"settings of '{key}' are left out: the steps run on this machine")
+            elif key == "step_operator" and isinstance(value, str) and not _is_operator(value):
+                note(f"step '{owner}' runs on this machine: no stack has a step operator '{value}'")
+            elif key == "resources" and isinstance(value, Mapping):
+                kept[key] = self._resources(value, owner)
+                if any(value.get(name) for name in ("gpu_count", "accelerators")):
+                    kept.setdefault("accelerator_policy", "prefer")
+            else:
+                kept[key] = value
+                if key == "launch":
+                    kept.setdefault("accelerator_policy", "prefer")
+        return kept
+
+    def _resources(self, wanted: Mapping[str, Any], owner: str) -> dict[str, Any]:
+        fitting = dict(wanted)
+        for name, most in (("cpu_count", self.cpus), ("memory", self.memory)):
+            if isinstance(wanted.get(name), (int, float)) and wanted[name] > most:
+                fitting[name] = most
+                note(f"'{owner}' asks for more {_WANTED[name]} than this machine has: it gets what there is")
+        return fitting
+
+
+def _is_there(component: str, flavor: str) -> bool:
+    if flavor == "*":
+        return False
+    if component == "orchestrator":
+        return flavor in _HERE
+    return any(part.flavor == flavor for stack in stacks.stacks() for part in stack.step_operators.values())
+
+
+def _is_operator(name: str) -> bool:
+    return BACKENDS.canonical(name) in BACKENDS or any(name in stack.step_operators for stack in stacks.stacks())

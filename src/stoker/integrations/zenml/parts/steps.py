@@ -19,10 +19,10 @@ from stoker.core.graph import Graph, GraphNode, StepSpec
 from stoker.core.registry import Artifact
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.usercode import caller
+from stoker.integrations.zenml.parts import note
 from stoker.integrations.zenml.parts.client import PipelineRun
-from stoker.integrations.zenml.parts.local import Room
-from stoker.integrations.zenml.parts.notes import note
 from stoker.integrations.zenml.parts.settings import (
+    Room,
     RunConfiguration,
     facts_of,
     options_of,

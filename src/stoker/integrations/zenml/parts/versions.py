@@ -15,7 +15,7 @@ from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.metrics import LONGEST_FACT
 from stoker.core.registry import STAGES
 from stoker.core.usercode import caller
-from stoker.integrations.zenml.parts.notes import note
+from stoker.integrations.zenml.parts import note
 from stoker.pipelines import functional
 from stoker.pipelines.tracing import ACTIVE
 

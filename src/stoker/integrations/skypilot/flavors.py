@@ -1,0 +1,54 @@
+"""ZenML's SkyPilot flavors: each is `stoker.config.SkypilotSettings` for one cloud.
+
+ZenML has each in a module of its own, such as
+`flavors.skypilot_orchestrator_aws_vm_flavor`; these are made here.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, Mapping
+
+from stoker.backends.skypilot.settings import SkypilotSettings
+from stoker.core.errors import SettingsError, nearest
+
+LAUNCH: Final = ("retry_until_up", "idle_minutes_to_autostop", "down")
+"""What `launch_settings` may say: arguments of `sky.launch` that are fields of the settings, too."""
+
+
+def settings_of_cloud(
+    cloud: str, *, stream_logs: bool = True, launch_settings: Mapping[str, Any] | None = None, **fields: Any
+) -> SkypilotSettings:
+    """Settings of steps on one cloud. `stream_logs=True` is what always happens, and False is refused."""
+    if stream_logs is not True:
+        fields["stream_logs"] = stream_logs  # refused in words, as in `SkypilotSettings`
+    for name, value in (launch_settings or {}).items():
+        if name not in LAUNCH:
+            raise SettingsError(f"launch_settings: there is no '{name}'{nearest(name, LAUNCH)}")
+        fields.setdefault(name, value)
+    return SkypilotSettings(cloud=cloud, **fields)
+
+
+SkypilotAWSOrchestratorSettings = partial(settings_of_cloud, "aws")
+SkypilotAzureOrchestratorSettings = partial(settings_of_cloud, "azure")
+SkypilotGCPOrchestratorSettings = partial(settings_of_cloud, "gcp")
+SkypilotKubernetesOrchestratorSettings = partial(settings_of_cloud, "kubernetes")
+SkypilotLambdaOrchestratorSettings = partial(settings_of_cloud, "lambda")
+
+__all__ = [
+    "SkypilotAWSOrchestratorSettings",
+    "SkypilotAzureOrchestratorSettings",
+    "SkypilotGCPOrchestratorSettings",
+    "SkypilotKubernetesOrchestratorSettings",
+    "SkypilotLambdaOrchestratorSettings",
+]
+__path__: list[str] = []
+"""Makes this module a package."""
+
+for _name in __all__:
+    _settings = globals()[_name]
+    _module = ModuleType(f"{__name__}.skypilot_orchestrator_{_settings.args[0]}_vm_flavor", f"`{_name}`.")
+    setattr(_module, _name, _settings)
+    globals()[_module.__name__.rpartition(".")[2]] = sys.modules[_module.__name__] = _module
