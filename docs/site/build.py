@@ -24,8 +24,7 @@ import click
 from stoker.cli.main import COMMANDS, PARTS, invoke
 from stoker.core import status
 from stoker.core.version import VERSION
-from stoker.worker.generalcauses import GENERAL
-from stoker.worker.signatures import ROWS
+from stoker.worker.signatures import general_words, own_rows
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REFERENCE: Final = {
@@ -170,11 +169,11 @@ def causes_page() -> Iterator[str]:
     for cause in sorted(status.RETRYABLE):
         yield f"\n## {cause}\n"
         again = status.RETRYABLE[cause]
-        why, fix = GENERAL.get(cause, ("", ""))
+        why, fix = general_words().get(cause, ("", ""))
         if why:
             yield f"{sentence(why)}\n"
         yield f"Another attempt may help: **{again}**.\n"
-        known = {(one.why, one.advice): None for one in ROWS if one.cause == cause}
+        known = {(one.why, one.advice): None for one in own_rows() if one.cause == cause}
         rows = [*known] if not fix else [*known, ("nothing more is known", fix)]
         if rows:
             yield "| why | what to do |\n|---|---|"

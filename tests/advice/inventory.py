@@ -1,4 +1,4 @@
-"""Which advice the source gives: the text of each `fix=`, and of each `advice=` of a known failure.
+"""Which advice the source gives: the text of each `fix=` and `advice=`, and of each row of the table of failures.
 
 A text that is put together stands with `{…}` in it. What is given by a name is looked up: in the function, in the
 module's constants, in what callers in the same module hand over, and in what a function of the module returns. What
@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from stoker.worker.signatures import TABLE, own_rows
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "stoker"
 HOLE = "{…}"
@@ -37,8 +39,10 @@ class Site(NamedTuple):
 
 
 def sites(source: Path = SOURCE) -> list[Site]:
-    """Every place of the source that gives advice, in the order of files and lines."""
-    return [site for path in sorted(source.rglob("*.py")) for site in _Module(path, source).sites()]
+    """Every place of the source that gives advice, in the order of files and lines; then the table of failures."""
+    modules = [site for path in sorted(source.rglob("*.py")) for site in _Module(path, source).sites()]
+    table = TABLE.relative_to(SOURCE).as_posix()
+    return modules + [Site(table, "", 0, (row.advice,)) for row in own_rows()]
 
 
 def advice(found: list[Site]) -> list[Advice]:

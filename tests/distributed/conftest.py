@@ -1,7 +1,8 @@
 """What the tests of distributed steps share: the labs of the engine's tests, and a small launcher without torch.
 
-Starting torch takes seconds a rank, so a test takes a real launcher where the launcher or torch is the point, and
-`spawn.py` where what Stoker does with ranks is.
+Starting torch takes seconds a rank, and torchrun as long again. So a test takes a real launcher where the launcher is
+the point, `forked.py`, which imports torch once for all its ranks, where torch is, and `spawn.py` where what Stoker
+does with ranks is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,28 @@ sys.exit(max(code if code >= 0 else 128 - code for code in codes))
 """
 """A launcher of one's own, as `Command([sys.executable, "spawn.py"])`: waits for all its ranks, whatever they do."""
 
+FORKED = """
+import os, runpy, sys
+import torch.distributed, torch.nn.parallel, torch.utils.data
+
+count = int(os.environ["STOKER_PROCESSES_PER_NODE"])
+worker = sys.argv[sys.argv.index("-m") + 1:]
+ranks = []
+for rank in range(count):
+    ranks.append(os.fork())
+    if ranks[-1] == 0:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
+                          GROUP_RANK="0", TORCHELASTIC_USE_AGENT_STORE="True")
+        sys.argv = worker
+        runpy.run_module(worker[0], run_name="__main__", alter_sys=True)
+        sys.exit()
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = torch.distributed.TCPStore(*address, is_master=True, wait_for_workers=False)  # as torchrun does
+codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+sys.exit(max(code if code >= 0 else 128 - code for code in codes))
+"""
+"""The same with ranks that are forks of one process, as those of `accelerate.notebook_launcher` are."""
+
 HEAD = """
 import os
 import sys
@@ -42,6 +65,9 @@ from stoker.config import Accelerate, Command, Torchrun
 
 def plain(count, **more):
     return Command([sys.executable, "spawn.py"], num_processes=count, **more)
+
+def forked(count=2, **more):
+    return Command([sys.executable, "forked.py"], num_processes=count, **{"hang_after": "6s", **more})
 
 def meet(name, count=None, folder=Path("meetings")):
     '''Wait until all ranks are here; without torch.'''
@@ -57,8 +83,8 @@ def meet(name, count=None, folder=Path("meetings")):
 
 
 def scripted(made: Lab, text: str, name: str = "script.py") -> Lab:
-    """The lab with `spawn.py` and a script that has `HEAD`."""
-    made.write("spawn.py", SPAWN)
+    """The lab with the two launchers and a script that has `HEAD`."""
+    made.write("spawn.py", SPAWN).write("forked.py", FORKED)
     return made.write(name, HEAD + text)
 
 

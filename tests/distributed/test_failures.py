@@ -1,6 +1,7 @@
 """Every row of the table of distributed failures, as a user's code makes it happen: its cause, rank and words.
 
-Sixty steps of several ranks take six minutes: `make test` has some of each kind, `make test-all` has all.
+Sixty steps of several ranks take six minutes: `make test` has some of each kind, and forks the ranks of most of them;
+`make test-all` has all, and starts them with torchrun.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ ALWAYS = frozenset(
     }
 )
 """Rows of `make test`."""
+BY_TORCHRUN = frozenset({"uneven_ddp", "sizes", "killed"})
+"""Those of them whose ranks torchrun starts there, too: one returns, all raise, one is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator[A
     def run(group: str) -> tuple[Any, str]:
         if group not in made:
             rows = [row for row in GROUPS[group] if long_form or row.name in ALWAYS]
-            lab = scripted(Lab(tmp_path_factory.mktemp(group)), script(rows), name=f"{group}.py")
+            lab = scripted(
+                Lab(tmp_path_factory.mktemp(group)),
+                script(rows, () if long_form else ALWAYS - BY_TORCHRUN),
+                name=f"{group}.py",
+            )
             made[group] = lab, lab.start(f"{group}.py").wait(1, 1200)
         lab, shown = made[group]
         return lab[group], shown

@@ -13,15 +13,16 @@ from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
 from stoker.worker.failure import Ending, exceptions_in, explain_failure
 from stoker.worker.signatures import (
-    GENERAL,
-    ROWS,
     Signature,
     find_signature,
     general,
+    general_words,
+    own_rows,
 )
 from stoker.worker.xids import XIDS, of_xid, reported, xid_in
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
+ROWS = own_rows()
 RAISED: dict[str, list[str]] = WORDS["raised"]
 
 UNKNOWN = (
@@ -96,7 +97,7 @@ def test_every_cause_can_be_explained_without_more() -> None:
     for cause in CAUSES:
         why, _ = general(cause)
         assert why, cause
-    assert set(GENERAL) <= CAUSES and set(RETRYABLE) == CAUSES
+    assert set(general_words()) <= CAUSES and set(RETRYABLE) == CAUSES
 
 
 def test_what_another_attempt_cannot_cure_is_only_tried_again_by_name() -> None:

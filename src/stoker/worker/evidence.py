@@ -28,7 +28,7 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 from stoker.core.codec import to_json
 from stoker.core.protocol import Operation
 from stoker.core.usercode import is_user_file, source_line
-from stoker.worker.imports import call_on_import
+from stoker.worker.imports import call_once_imported, replace
 from stoker.worker.notice import Terminated
 
 SLOTS: Final = 64
@@ -174,20 +174,20 @@ class Trail:
             "torch.distributed.distributed_c10d": lambda module: self._wrap(
                 module, {*COLLECTIVES, *PEERS, INIT, LEAVE}
             ),
-            "jax._src.distributed": lambda module: setattr(
+            "jax._src.distributed": lambda module: replace(
                 module, "initialize", self.recorded(module.initialize, JAX_INIT)
             ),
             "torch.nn.parallel.distributed": lambda module: self._wrap_model(
                 getattr(module, "DistributedDataParallel", None)
             ),
         }
-        call_on_import(wrapped, lambda name: wrapped[name](sys.modules[name]))
+        call_once_imported(wrapped, lambda name: wrapped[name](sys.modules[name]))
 
     def _wrap(self, module: Any, names: set[str]) -> None:
         for name in names:
             function = getattr(module, name, None)
             if callable(function):
-                setattr(module, name, self.recorded(function, name))
+                replace(module, name, self.recorded(function, name))
 
     def _wrap_model(self, owner: Any) -> None:
         if owner is None:

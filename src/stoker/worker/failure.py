@@ -77,6 +77,11 @@ _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, W
 _SEARCHED: Final = 60
 """Last lines, but for frames, in which a reason is searched for; a caught error further up would mislead. JAX writes
 thirty frames of its own after its reason."""
+_TERMINATED: Final = (
+    "look who asked for its end: a person, or a platform that takes its place back; "
+    "the last lines of `stoker logs` may say more"
+)
+"""The advice after SIGTERM, which the OOM killer never sends."""
 _OTHERS: Final = ("subprocess.CalledProcessError", "ChildFailedError")
 """Exceptions that only report that another process failed: the reason is in what that one printed."""
 ASK_THE_KERNEL: Final = frozenset({KILLED, GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS})
@@ -287,11 +292,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
 
     The kernel's evidence outweighs what was raised, and that outweighs what was printed.
     """
-    from stoker.worker import (  # read when something failed: the table costs a start 2 ms
-        generalcauses,
-        signatures,
-        xids,
-    )
+    from stoker.worker import signatures, xids  # imported when something failed: that would cost a start 2 ms
     from stoker.worker.nativestack import NATIVE_FRAME
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
@@ -302,7 +303,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if "\n  fix: " in error.message:
         advice = ""  # a Stoker error brings its own
     elif cause == KILLED and number == signal.SIGTERM:
-        advice = generalcauses.TERMINATED
+        advice = _TERMINATED
     plain = _explanation(cause, sentence or general, advice, "")
     if cause not in _OPEN:
         return plain

@@ -35,6 +35,23 @@ def call_on_import(names: Iterable[str], check: Callable[[str], None]) -> Callab
     return end
 
 
+def call_once_imported(names: Iterable[str], check: Callable[[str], None]) -> None:
+    """The same, at once for packages that are imported: the process may be a fork of one that had done it."""
+    wanted = list(names)
+    for name in filter(sys.modules.__contains__, wanted):
+        check(name)
+    call_on_import(wanted, check)
+
+
+def replace(module: ModuleType, name: str, function: Any) -> None:
+    """Put a function in the place of a module's own, and where the package around has taken that over."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    package = sys.modules.get(module.__name__.rpartition(".")[0])
+    if getattr(package, name, None) is original:
+        setattr(package, name, function)
+
+
 class _WatchingFinder:
     """Finds a watched package where Python finds it, with a loader around its own that calls back."""
 

@@ -34,7 +34,7 @@ from stoker.core.status import WRONG_WORLD
 from stoker.launchers.base import Launcher, Place
 from stoker.launchers.registry import LAUNCHERS, place_of
 from stoker.worker import evidence, nativestack, processes
-from stoker.worker.imports import call_on_import
+from stoker.worker.imports import call_once_imported, replace
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     if spec["one_world"]:
         watch(launcher, position)
     adaptations = launcher.adaptations
-    call_on_import(adaptations, lambda name: adaptations[name](sys.modules[name]))
+    call_once_imported(adaptations, lambda name: adaptations[name](sys.modules[name]))
     if launcher.join is not None:
         launcher.join(os.environ)
     proof = gate.GateProof()
@@ -297,12 +297,13 @@ def watch(launcher: Launcher, position: Place) -> None:
     def wrap(name: str) -> None:
         owner, function = _INITIALISERS[name]
         module = sys.modules[name]
-        place = getattr(module, owner, None) if owner else module
+        place: Any = getattr(module, owner, None) if owner else module
         original = getattr(place, function, None)
         if original is not None:
-            setattr(place, function, _checked(original, functools.partial(check, function)))
+            put = setattr if owner else replace
+            put(place, function, _checked(original, functools.partial(check, function)))
 
-    call_on_import(_INITIALISERS, wrap)
+    call_once_imported(_INITIALISERS, wrap)
 
 
 def verify(launcher: Launcher, world_size: int) -> None:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final, Iterable, Mapping
 
 from stoker.core import status
-from stoker.worker.signatures import HARDWARE, Signature
+from stoker.worker.signatures import Signature, own_rows
 
 if TYPE_CHECKING:
     from stoker.devices.samples import Line
@@ -69,7 +69,7 @@ def reported(events: Iterable[Line]) -> tuple[Signature, str] | None:
     """The row of the gravest event that a monitor has recorded of a step's devices, and a sentence that names the
     device. The driver tells them to every user, in containers too, where the kernel's log mostly cannot be read.
     """
-    ecc, lost = (next(row for row in HARDWARE if row.name == name) for name in ("ecc", "gpu-lost"))
+    ecc, lost = (next(row for row in own_rows() if row.name == name) for name in ("ecc", "gpu-lost"))
     rows: list[tuple[Signature, str]] = []
     for event in events:
         if "xid" in event and (row := of_xid(event["xid"])) is not None:
