@@ -18,12 +18,12 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
     # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks
-    "modules": 639,
+    "modules": 614,
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
-    "lines of code": 118_300,
-    "lines of tests": 118_300,  # a driver that lies well, from end to end; storms of sweeps, schedules and watchers
+    "lines of code": 117_300,
+    "lines of tests": 116_900,  # storms of sweeps, schedules and watchers; a driver that lies well
     "longest file": 914,  # the agent of a node, which counts what failures cost
-    "untyped mappings": 2_110,  # jobs of others, as their files have them
+    "untyped mappings": 2_106,  # jobs of others, as their files have them
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

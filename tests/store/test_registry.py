@@ -21,9 +21,11 @@ from stoker.store import artifacts, check
 from stoker.store import database as database_module
 from stoker.store.batch import RowBatch
 from stoker.store.database import Database
+from stoker.store.moving import tables
 from stoker.store.records import Records
 from stoker.store.registry import LoggedFacts, Names, Registration
 from stoker.store.rows import CacheRow, RecipeRow, RungRow, RunRow
+from stoker.store.schema import MIGRATIONS
 from stoker.store.store import Store, open_store
 
 _POSTGRESQL = pytest.mark.xdist_group("postgresql")
@@ -669,3 +671,20 @@ def test_a_store_that_may_only_be_read(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(StoreError, match="cannot be written"):
             change()
     store.close()
+
+
+def test_a_store_of_before_is_migrated(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(number for number, statements in enumerate(MIGRATIONS) if "artifact_names" in statements[0])
+    for table in (*tables(), "stoker_schema"):
+        database.change(f"DROP TABLE {table}")
+    database.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(database_module, "MIGRATIONS", MIGRATIONS[:first])
+        before = Database(database.uri)
+        before.change("INSERT INTO plans (run_id, plan) VALUES ('r1', 'kept')")
+        before.close()
+    opened = Database(database.uri)
+    names = Names(opened)
+    assert Records(opened).plan("r1") == "kept" and names.artifacts() == names.models() == []
+    assert names.save("n", value()).version == 1
+    opened.close()

@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 from stoker.core.errors import DatabaseUnreachable, MissingPackage, StoreError
 from stoker.store.access import create_file, make_folders
-from stoker.store.schema import GENERATED, MIGRATIONS
+from stoker.store.schema import MIGRATIONS
 
 BUSY_SECONDS: Final = 60.0
 """How long a writer waits for other writers. Transactions take microseconds: only a process that was stopped inside
@@ -58,8 +58,7 @@ _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
         "{locked}": "",
         "{searched}": ", stack, pipeline, tags",
         "{like}": "LIKE",
-        "{folded}": "",
-        "{including}": "",
+        "{postgresql}": "-- ",
         "{name_has}": "name LIKE ? ESCAPE '!'",
     },
     "postgresql": {
@@ -68,16 +67,16 @@ _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
         "{locked}": " FOR SHARE",
         "{searched}": "",
         "{like}": "ILIKE",
-        "{folded}": f", {GENERATED} text GENERATED ALWAYS AS (lower(name)) STORED",
-        "{including}": f" INCLUDE ({GENERATED})",
-        "{name_has}": f"strpos({GENERATED}, (SELECT lower(?::text))) > 0",
+        "{postgresql}": "",
+        "{name_has}": "strpos(folded, (SELECT lower(?::text))) > 0",
     },
 }
 """placeholder → its SQL. `{clustered}`: the table is its primary key's index. `{locked}`: the rows of a query do not
 change until the transaction ends; in SQLite, a transaction that may write is the only one anyway. `{searched}`: columns
-of an index that are only read where it is searched. `{like}`: ignores case. `{name_has}`:
-whether a name has a part (`Database.name_part`) in any case; in PostgreSQL, where ILIKE takes five times as long, by a
-column of names in lower case, `{folded}`, which an index may have, too (`{including}`)."""
+of an index that are only read where it is searched. `{like}`: ignores case. `{postgresql}`
+stands before a statement that only PostgreSQL has. `{name_has}`: whether a name has a part
+(`Database.name_part`) in any case; in PostgreSQL, where ILIKE takes five times as long, by the column of names in lower
+case."""
 _SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
 _MIGRATION_LOCK: Final = 7_305_801
 """Any number that no other program uses for a Postgres advisory lock."""
@@ -357,8 +356,9 @@ class Database:
             version = cursor.fetchone()[0] or 0
             self._refuse_newer(version)
             for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-                for statement in statements:
-                    cursor.execute(self.sql(statement))
+                for statement in map(self.sql, statements):
+                    if not statement.startswith("--"):
+                        cursor.execute(statement)
                 cursor.execute(self.sql("INSERT INTO stoker_schema VALUES (?, ?)"), (number, time.time()))
 
     def _version(self) -> int:
