@@ -767,7 +767,9 @@ def keep_the_promises(tasks: list[ev.TaskSpec], fail_fast: bool, seed: int) -> N
                 memory = chance.choice([0, 400, 900, 2000])
                 bigger = attrs.evolve(player.tasks[key], memory=memory, cpus=chance.choice([0.5, 2.0]), ahead=False)
             if chance.random() < 0.15:
-                succeeded.difference_update(lose_some(player, key, attempt, chance))
+                lost = set(lose_some(player, key, attempt, chance))
+                succeeded -= lost
+                failures = {one: count for one, count in failures.items() if one not in lost}  # they have all retries
                 continue
             if cause:
                 failures[key] = failures.get(key, 0) + 1
