@@ -45,9 +45,10 @@ SCRIPT = """
 
 
     def note(name, text=""):
-        with open(f"{name}.new", "w") as file:
+        new = f"{name}.{os.getpid()}"  # several drivers may be here
+        with open(new, "w") as file:
             file.write(str(text))
-        os.replace(f"{name}.new", name)
+        os.replace(new, name)
 
 
     def until(name):

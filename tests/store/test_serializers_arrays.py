@@ -339,7 +339,7 @@ class Elsewhere(torch.Tensor):
 def test_tensors_inside_other_objects_are_pickled_from_the_cpu(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     from stoker.store.serializers import pickles
 
-    reducers = pickles._reducers()
+    reducers = pickles._reducers(pickles.Buffers())
     elsewhere = torch.ones(3).as_subclass(Elsewhere)
     function, arguments = reducers[torch.Tensor](elsewhere)[:2]
     assert torch.equal(function(*arguments), torch.ones(3))
