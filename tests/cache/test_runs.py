@@ -273,10 +273,11 @@ if __name__ == "__main__":
 def test_a_package_in_a_folder_of_the_path_counts_by_its_version(project: Any) -> None:
     """`pip install --target vendored` puts packages where a person's own modules lie, too; their records part them."""
 
-    def statuses(version: str, inside: int, beside: int) -> list[str]:
+    def statuses(version: str, inside: int, beside: int, *, leave: bool = False) -> list[str]:
         answer = "def answer():\n    return {}\n"
         for record in project.folder.glob("vendored/*.dist-info"):
-            shutil.rmtree(record)
+            if not leave:
+                shutil.rmtree(record)
         info = f"vendored/lib-{version}.dist-info"
         project.write(
             {
@@ -295,3 +296,7 @@ def test_a_package_in_a_folder_of_the_path_counts_by_its_version(project: Any) -
     assert statuses("1", inside=20, beside=1) == ["cached", "cached"]
     assert statuses("1", inside=20, beside=300) == ["cached", "succeeded"]
     assert statuses("2", inside=20, beside=300) == ["succeeded", "cached"]
+    # `pip install --target --upgrade` leaves the metadata of what it replaces: the files count then.
+    assert statuses("3", inside=4000, beside=300, leave=True) == ["succeeded", "cached"]
+    assert statuses("3", inside=50000, beside=300, leave=True) == ["succeeded", "cached"]
+    assert statuses("3", inside=50000, beside=300, leave=True) == ["cached", "cached"]

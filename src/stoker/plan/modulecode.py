@@ -94,8 +94,9 @@ def identity(root: str) -> str:
         for _ in range(depth):
             folder = os.path.dirname(folder)
         owners = _owners(folder, os.stat(folder).st_mtime_ns, os.path.relpath(file, folder).replace(os.sep, "/"))
-        if owners:
+        if owners and len(owners) == len({_normal(owner.partition("-")[0]) for owner in owners}):
             return " ".join(_version(os.path.join(folder, owner)) for owner in owners)
+        # No version, or several of one package: `pip install --target --upgrade` leaves the old one's metadata there.
         return _files_digest(os.path.dirname(file) if _is_package(file) else file)
     except OSError:
         return "unreadable"
@@ -128,10 +129,9 @@ def _owners(folder: str, mtime: int, file: str) -> Sequence[str]:
     top = file.partition("/")[0].partition(".")[0]
     infos = sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info")))
     named_alike = [info for info in infos if _normal(info.partition("-")[0]) == _normal(top)]
-    for info in named_alike:  # most are named like what they contain, and nothing else is read then
-        if _contains(os.path.join(folder, info), file, top):
-            return (info,)
-    return tuple(info for info in infos if _contains(os.path.join(folder, info), file, top))
+    # Most are named like what they contain, and nothing else is read then.
+    alike = tuple(info for info in named_alike if _contains(os.path.join(folder, info), file, top))
+    return alike or tuple(info for info in infos if _contains(os.path.join(folder, info), file, top))
 
 
 def _normal(name: str) -> str:
