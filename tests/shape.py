@@ -18,7 +18,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
     # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks
-    "modules": 614,
+    "modules": 619,  # each of the five paths from which ZenML's users import SkyPilot's settings is a module that editors find
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
     "lines of code": 117_300,
     "lines of tests": 116_900,  # storms of sweeps, schedules and watchers; a driver that lies well

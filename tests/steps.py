@@ -1,4 +1,4 @@
-"""Jobs of functions of one file, for benches that send them to a backend without an engine of runs."""
+"""Planned steps, and jobs of functions of one file for benches that use a backend without an engine of runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+
+
+def planned_step(settings: StepSettings | None = None, **fields: Any) -> StepPlan:
+    """A step called "train" with no inputs and no outputs, but for these fields."""
+    plain: dict[str, Any] = {
+        "key": "train",
+        "name": "train",
+        "source": FunctionSource(kind="module", module="m", qualname="train"),
+        "outputs": (),
+        "unpack": False,
+        "inputs": {},
+        "backend": "orchestrator",
+        "code": "",
+    }
+    return StepPlan(settings=settings or StepSettings(), **{**plain, **fields})
 
 
 def source_in(code: Path, function: str) -> FunctionSource:

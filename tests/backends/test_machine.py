@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.steps import planned_step
 
 from stoker.backends.base.machine import check
-from stoker.core.plan import Capacity, StepPlan
-from stoker.core.protocol import FunctionSource
+from stoker.core.plan import Capacity
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 
@@ -17,18 +17,7 @@ ROOM = Capacity(cpus=2.0, memory=4 * 10**9, slots=16)
 
 def refused(**resources: Any) -> list[tuple[str, str]]:
     """(code, what) of every finding about a step with these resources."""
-    step = StepPlan(
-        key="train",
-        name="train",
-        source=FunctionSource(kind="module", module="m", qualname="train"),
-        outputs=(),
-        unpack=False,
-        inputs={},
-        settings=StepSettings(resources=ResourceSettings(**resources)),
-        backend="orchestrator",
-        code="",
-        where="train.py:3",
-    )
+    step = planned_step(StepSettings(resources=ResourceSettings(**resources)), where="train.py:3")
     return [(finding.code, finding.what) for finding in check(step, ROOM, leases=False)]
 
 

@@ -7,26 +7,15 @@ import time
 from typing import Any, Mapping, Sequence
 
 import pytest
+from tests.steps import planned_step
 
 from stoker.backends.base.platforms import JobReport
 from stoker.backends.base.watched import JobWatcher, _left_text
-from stoker.core.plan import Job, JobStatus, StepPlan
-from stoker.core.protocol import JOB, FunctionSource
-from stoker.core.settings import StepSettings
+from stoker.core.plan import Job, JobStatus
+from stoker.core.protocol import JOB
 
 UP = b'\x1estoker {"kind": "up", "time": 2.0, "data": {"host": "n1"}}\n'
-STEP = StepPlan(
-    key="train",
-    name="train",
-    source=FunctionSource(kind="module", module="train", qualname="train"),
-    outputs=(),
-    unpack=False,
-    inputs={},
-    settings=StepSettings(),
-    backend="orchestrator",
-    code="",
-    where="train.py:7",
-)
+STEP = planned_step(where="train.py:7")
 DONE = JobStatus(state="succeeded")
 LATER = time.time() + 86_400
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.steps import planned_step
 
 from stoker.config import Alternative, ResourceSettings, Scale
 from stoker.core.findings import Finding
 from stoker.core.ladder import Rung
 from stoker.core.plan import StepPlan
-from stoker.core.protocol import FunctionSource
 from stoker.core.settings import NO_RETRY, StepSettings
 from stoker.engine.escalation import Escalation, number_wire, whole_number
 from stoker.engine.recorder import Recorder
@@ -432,17 +432,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def planned(*rungs: Rung, **resources: Any) -> StepPlan:
     retry = attrs.evolve(NO_RETRY, times=9, on_oom=rungs)
-    return StepPlan(
-        key="train",
-        name="train",
-        source=FunctionSource(kind="script", module="m", qualname="train"),
-        outputs=(),
-        unpack=False,
-        inputs={},
-        settings=StepSettings(resources=ResourceSettings(**resources), retry=retry),
-        backend="orchestrator",
-        code="c",
-    )
+    return planned_step(StepSettings(resources=ResourceSettings(**resources), retry=retry))
 
 
 def desk(store: Store, platform: Platform, run: str = "r1") -> Escalation:

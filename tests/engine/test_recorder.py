@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence, cast
 
 import pytest
+from tests.steps import planned_step
 
 from stoker.core.errors import StoreError
 from stoker.core.observer import DeferredObserver
-from stoker.core.plan import LogLine, Plan, StepPlan
-from stoker.core.protocol import FunctionSource
-from stoker.core.settings import StepSettings
+from stoker.core.plan import LogLine, Plan
 from stoker.engine.accounts import Accounts, _placement
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
@@ -30,17 +29,7 @@ def store(tmp_path: Path) -> Any:
     opened.close()
 
 
-STEP = StepPlan(
-    key="train",
-    name="train",
-    source=FunctionSource(kind="module", module="m", qualname="train"),
-    outputs=(),
-    unpack=False,
-    inputs={},
-    settings=StepSettings(),
-    backend="orchestrator",
-    code="",
-)
+STEP = planned_step()
 
 
 def recorder(store: Store) -> Recorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -307,6 +308,9 @@ def test_words_that_skypilot_refuses(name: str, value: Any) -> None:
 
 def test_zenmls_settings_say_their_cloud() -> None:
     for name in flavors.__all__:
+        cloud = name.removeprefix("Skypilot").removesuffix("OrchestratorSettings").lower()
+        module = importlib.import_module(f"{flavors.__name__}.skypilot_orchestrator_{cloud}_vm_flavor")
+        assert getattr(module, name) is getattr(flavors, name) and module.__spec__ is not None
         settings = getattr(flavors, name)(cpus="2", memory="16", accelerators="V100:2", stream_logs=True)
         assert isinstance(settings, SkypilotSettings)
         assert f"Skypilot{settings.cloud}OrchestratorSettings".lower() == name.lower()

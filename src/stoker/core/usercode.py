@@ -58,7 +58,10 @@ def _recorded(folder: str) -> frozenset[str]:
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             if entry.name.endswith(".dist-info"):
-                with contextlib.suppress(OSError), open(os.path.join(entry.path, "RECORD"), encoding="utf-8") as record:
+                with (
+                    contextlib.suppress(OSError),
+                    open(os.path.join(entry.path, "RECORD"), encoding="utf-8", errors="surrogateescape") as record,
+                ):
                     names.update(line.partition("/")[0].partition(",")[0] for line in record)
     return frozenset(names)
 

@@ -22,8 +22,8 @@ from stoker.flows.exceptions import (
     MetaflowNotFound,
     failure_of,
 )
-from stoker.flows.facts import Lineage, Metadata, MetaflowCode, code_of, metadata_of
 from stoker.flows.namespaces import client, get_namespace, replace_tags, system_tags_of
+from stoker.flows.provenance import Lineage, Metadata, MetaflowCode, code_of, metadata_of
 from stoker.store import artifacts
 from stoker.store.rows import AttemptRow, StepRow, local_time
 from stoker.worker.context import context

@@ -286,7 +286,7 @@ HOMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         )
     },
     "client": _CLIENT,
-    "client.core": {**_CLIENT, "stoker.flows.facts": ("Metadata", "MetaflowCode")},
+    "client.core": {**_CLIENT, "stoker.flows.provenance": ("Metadata", "MetaflowCode")},
     "exception": {
         "stoker.flows.exceptions": (
             *("CommandException", "ExternalCommandFailed", "InvalidDecoratorAttribute", "MetaflowDataMissing"),

@@ -36,7 +36,8 @@ def call_on_import(names: Iterable[str], check: Callable[[str], None]) -> Callab
 
 
 def call_once_imported(names: Iterable[str], check: Callable[[str], None]) -> None:
-    """The same, at once for packages that are imported: the process may be a fork of one that had done it."""
+    """Call `check` once for each of these packages: at once for those that are imported already, as in a fork of a
+    process that has imported them, and right after its import for each other one."""
     wanted = list(names)
     for name in filter(sys.modules.__contains__, wanted):
         check(name)
@@ -44,7 +45,7 @@ def call_once_imported(names: Iterable[str], check: Callable[[str], None]) -> No
 
 
 def replace(module: ModuleType, name: str, function: Any) -> None:
-    """Put a function in the place of a module's own, and where the package around has taken that over."""
+    """Replace a function of a module, and the parent package's name for it if that is the same function."""
     original = getattr(module, name)
     setattr(module, name, function)
     package = sys.modules.get(module.__name__.rpartition(".")[0])

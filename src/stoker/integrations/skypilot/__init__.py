@@ -1,1 +1,1 @@
-"""SkyPilot; `flavors` and its modules have the paths that ZenML's users import settings from."""
+"""SkyPilot; the modules of `flavors` have the paths that ZenML's users import settings from."""

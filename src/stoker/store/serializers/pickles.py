@@ -35,7 +35,7 @@ PROTOCOL: Final = 5
 _ALIGNED: Final = 64
 """What the places of buffers are multiples of, as NumPy's own files align their numbers."""
 _STRIP: Final = 1 << 20
-"""Bytes of a picture's pixels that are made at a time."""
+"""Bytes of an image's pixels that are copied at a time."""
 _MAX_PARTS: Final = 2000
 """Parts of a value that are tried to find the one that cannot be pickled."""
 _MAX_DEPTH: Final = 30
@@ -96,13 +96,13 @@ class Buffers:
     """The large buffers of a pickle, which are written behind it: inside of it each would be copied first."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[int, Iterable[Any]]] = []
-        self._later: dict[int, tuple[bytearray, int, Iterable[Any]]] = {}
+        self._buffers: list[tuple[int, Iterable[Any]]] = []
+        self._deferred: dict[int, tuple[bytearray, int, Iterable[Any]]] = {}
 
-    def later(self, size: int, pieces: Iterable[Any]) -> pickle.PickleBuffer:
-        """What a pickle is given for a buffer of `size` bytes that are made, piece by piece, when they are written."""
+    def defer(self, size: int, pieces: Iterable[Any]) -> pickle.PickleBuffer:
+        """Stand for a buffer of `size` bytes, whose pieces are made when they are written."""
         mark = bytearray(1)
-        self._later[id(mark)] = mark, size, pieces
+        self._deferred[id(mark)] = mark, size, pieces
         return pickle.PickleBuffer(mark)
 
     def take(self, buffer: pickle.PickleBuffer) -> bool:
@@ -111,18 +111,18 @@ class Buffers:
             view = buffer.raw()
         except BufferError:  # not contiguous, for which pickle has an error
             return True
-        if id(view.obj) in self._later:
-            self._found.append(self._later[id(view.obj)][1:])
+        if id(view.obj) in self._deferred:
+            self._buffers.append(self._deferred[id(view.obj)][1:])
             return False
         if view.nbytes < LARGE_BUFFER:
             return True
-        self._found.append((view.nbytes, (view,)))
+        self._buffers.append((view.nbytes, (view,)))
         return False
 
     def write(self, file: BinaryIO) -> dict[str, Any]:
         """Write the buffers; returns "buffers", the first byte and the size of each, for the artifact's `meta`."""
         places = []
-        for size, pieces in self._found:
+        for size, pieces in self._buffers:
             file.write(bytes(-file.tell() % _ALIGNED))
             places.append([file.tell(), size])
             file.writelines(pieces)
@@ -190,18 +190,18 @@ def _cloudpickle(value: Any, file: BinaryIO) -> tuple[References, Buffers]:
 
 
 def _reducers(buffers: Buffers) -> dict[type, Callable[[Any], Any]]:
-    """How tensors and pictures are pickled, of the libraries that are imported: no value has anything of another."""
+    """How tensors and images are pickled, if torch or Pillow is imported; otherwise no value contains one."""
     reducers: dict[type, Callable[[Any], Any]] = {}
     torch, pillow = sys.modules.get("torch"), sys.modules.get("PIL.Image")
     if torch is not None and hasattr(torch, "nn"):
         reducers |= _torch_reducers(torch)
     if pillow is not None and hasattr(pillow, "Image"):
-        reducers[pillow.Image] = functools.partial(_picture, buffers)
+        reducers[pillow.Image] = functools.partial(_reduce_image, buffers)
     return reducers
 
 
-def _picture(buffers: Buffers, image: Any) -> Any:
-    """A picture without its pixels, which Pillow would copy twice, and its pixels in strips of whole rows."""
+def _reduce_image(buffers: Buffers, image: Any) -> Any:
+    """Reduce an image, with its pixels as a buffer of strips of whole rows: Pillow itself would copy them twice."""
     image.load()
     width, height = image.size
     row = len(image.crop((0, 0, width, 1)).tobytes()) if width and height else 0
@@ -209,11 +209,11 @@ def _picture(buffers: Buffers, image: Any) -> Any:
         return image.__reduce_ex__(PROTOCOL)
     rows = max(1, _STRIP // row)
     strips = (image.crop((0, top, width, min(height, top + rows))).tobytes() for top in range(0, height, rows))
-    return picture, (image.info, image.mode, image.size, image.getpalette(), buffers.later(row * height, strips))
+    return pillow_image, (image.info, image.mode, image.size, image.getpalette(), buffers.defer(row * height, strips))
 
 
-def picture(*state: Any) -> Any:
-    """Pillow's picture of a state, as Pillow itself makes it. Pickles name this function."""
+def pillow_image(*state: Any) -> Any:
+    """Pillow's image with a state, as `Image.__getstate__` gives it. Pickles name this function."""
     from PIL import Image
 
     image = Image.Image()
@@ -222,6 +222,7 @@ def picture(*state: Any) -> Any:
 
 
 def _torch_reducers(torch: Any) -> dict[type, Callable[[Any], Any]]:
+    """How tensors, parameters and storages are pickled: on the CPU, with their numbers as buffers."""
 
     def tensor(value: Any) -> Any:
         return (value if value.device.type == "cpu" else value.cpu()).__reduce_ex__(PROTOCOL)

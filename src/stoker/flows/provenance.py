@@ -1,4 +1,4 @@
-"""What is known of a run beside its artifacts: facts of tasks with times, which task led to which, and the code.
+"""The provenance of a run: the metadata of its tasks, which task led to which, and the code.
 
 A key such as "train[3][0]" has a task's place in the foreaches around it. One task goes to another if its step goes to
 the other's, and their places agree as far as both go: a foreach adds an index, a join takes one away.

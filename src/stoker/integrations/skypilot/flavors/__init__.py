@@ -1,14 +1,8 @@
-"""ZenML's SkyPilot flavors: each is `stoker.config.SkypilotSettings` for one cloud.
-
-ZenML has each in a module of its own, such as
-`flavors.skypilot_orchestrator_aws_vm_flavor`; these are made here.
-"""
+"""ZenML's SkyPilot flavors: each is `stoker.config.SkypilotSettings` for one cloud."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from types import ModuleType
 from typing import Any, Final, Mapping
 
 from stoker.backends.skypilot.settings import SkypilotSettings
@@ -44,11 +38,3 @@ __all__ = [
     "SkypilotKubernetesOrchestratorSettings",
     "SkypilotLambdaOrchestratorSettings",
 ]
-__path__: list[str] = []
-"""Makes this module a package."""
-
-for _name in __all__:
-    _settings = globals()[_name]
-    _module = ModuleType(f"{__name__}.skypilot_orchestrator_{_settings.args[0]}_vm_flavor", f"`{_name}`.")
-    setattr(_module, _name, _settings)
-    globals()[_module.__name__.rpartition(".")[2]] = sys.modules[_module.__name__] = _module

@@ -1,0 +1,5 @@
+"""`SkypilotLambdaOrchestratorSettings`, where ZenML has it."""
+
+from stoker.integrations.skypilot.flavors import SkypilotLambdaOrchestratorSettings
+
+__all__ = ["SkypilotLambdaOrchestratorSettings"]
