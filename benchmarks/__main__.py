@@ -22,6 +22,7 @@ from typing import Any, Callable
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+OWN = "benchmarks.workloads"
 
 
 class Home:
@@ -56,9 +57,10 @@ def whole(*command: str) -> float:
         return home.run(*command)[0]
 
 
-def inside(name: str, n: int) -> float:
+def inside(name: str, n: int, program: str = OWN) -> float:
+    """Seconds inside the process."""
     with Home() as home:
-        return float(home.run("-m", "benchmarks.workloads", name, str(n))[1]["seconds"])
+        return float(home.run("-m", program, name, str(n))[1]["seconds"])
 
 
 def fresh_imports(name: str, n: int) -> float:
@@ -66,22 +68,17 @@ def fresh_imports(name: str, n: int) -> float:
         return float(home.run("-m", "benchmarks.freshimports", name, str(n))[1]["seconds"])
 
 
-def warm(name: str, n: int) -> float:
+def warm(name: str, n: int, program: str = OWN) -> float:
     """Seconds of the second of two runs: a virtual machine's memory is several times slower when first touched."""
-    inside(name, n)
-    return inside(name, n)
+    inside(name, n, program)
+    return inside(name, n, program)
 
 
-def cached(name: str, n: int, program: str = "benchmarks.workloads") -> float:
+def cached(name: str, n: int, program: str = OWN) -> float:
     """Seconds inside the process of the second run on the same store."""
     with Home() as home:
         home.run("-m", program, name, str(n))
         return float(home.run("-m", program, name, str(n))[1]["seconds"])
-
-
-def joblib(name: str, n: int) -> float:
-    with Home() as home:
-        return float(home.run("-m", "benchmarks.joblibwork", name, str(n))[1]["seconds"])
 
 
 def memory(name: str, n: int, field: str) -> float:
@@ -184,7 +181,7 @@ MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
     ),
     "array": ("1 GiB array from step to step", "s", lambda: warm("array", 1024)),
     "floor_array": ("  floor: save, hash, map, sum", "s", lambda: warm("floor_array", 1024)),
-    "array_memory": ("  largest process with that array", "MB", lambda: memory("array", 1024, "largest_child_mb")),
+    "array_memory": ("  largest process with that array", "MB", lambda: memory("array", 1024, "step_mb")),
     "driver_memory": (
         "driver's memory at 10,000 steps (fan-out)",
         "MB",
@@ -251,12 +248,12 @@ JOBLIB: dict[str, tuple[str, str, Callable[[], float]]] = {
     "joblib_array": (
         "  joblib: 1 GiB array from call to call",
         "s",
-        lambda: [joblib("array", 1024) for _ in range(2)][1],
+        lambda: warm("array", 1024, "benchmarks.joblibwork"),
     ),
     "joblib_fresh": (
         "  joblib: one more call that imports numpy, in a worker that is kept (20 → 220)",
         "ms",
-        lambda: slope(lambda n: joblib("fresh", n), 20, 220),
+        lambda: slope(lambda n: inside("fresh", n, "benchmarks.joblibwork"), 20, 220),
     ),
 }
 """The same work with joblib."""

@@ -112,8 +112,10 @@ def run_wide(n: int) -> None:
     assert run.steps["total"].output.load() == sum(number * number for number in range(n))
 
 
-def run_array(n: int) -> None:
-    array(n)
+def run_array(n: int) -> dict[str, float]:
+    peaks = [step.usage.peak_memory for step in array(n).steps.values()]
+    assert None not in peaks, "a step's memory is unknown"
+    return {"step_mb": max(peaks) / (1 << 20)}
 
 
 def floor_plain(n: int) -> None:
@@ -195,11 +197,10 @@ WORK: dict[str, Callable[[int], Any]] = {
 def main() -> None:
     work = WORK[sys.argv[1]]
     started = time.perf_counter()
-    work(N)
+    figures = work(N)
     seconds = time.perf_counter() - started
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "driver_mb": own, "largest_child_mb": children}))
+    print(json.dumps({"seconds": seconds, "driver_mb": own, **(figures or {})}))
 
 
 if __name__ == "__main__":
