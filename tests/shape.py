@@ -17,8 +17,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks
-    "modules": 619,  # each of the five paths from which ZenML's users import SkyPilot's settings is a module that editors find
+    # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks; and
+    # the five paths from which ZenML's users import SkyPilot's settings, where type checkers look for modules.
+    "modules": 619,
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
     "lines of code": 117_300,
     "lines of tests": 116_900,  # storms of sweeps, schedules and watchers; a driver that lies well
