@@ -376,8 +376,11 @@ IDIOMS: Final[dict[str, tuple[str, Any]]] = {
     ),
     "artifact_that_comes_later": (
         """
+        import time
+
         @step
         def make() -> Annotated[int, "made_in_this_run"]:
+            time.sleep(0.5)  # what waits for it has not begun
             return 4
 
         @pipeline

@@ -179,9 +179,11 @@ class MissingVersion:
     read = load
 
     def handle(self) -> Any:
-        """The output of the step that loads it."""
+        """The output of the step that loads it, after all steps called so far: any of them may make the version."""
         if self._handle is None:
-            self._handle = _LOADING(**self._arguments)
+            trace = ACTIVE.get()
+            earlier = [node.key for node in trace.nodes] if trace is not None else []
+            self._handle = _LOADING.with_options(after=earlier)(**self._arguments)
         return self._handle
 
     def __getattr__(self, name: str) -> Any:
