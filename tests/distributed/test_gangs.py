@@ -20,10 +20,10 @@ from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, StepPlan
-from stoker.core.protocol import FunctionSource, GangTask, StepTask, Topology, WorkerJob
+from stoker.core.protocol import FunctionSource, GangTask, StepResult, StepTask, Topology, WorkerJob
 from stoker.core.settings import StepSettings
 from stoker.store import notes
-from stoker.worker import agent, reach
+from stoker.worker import agent, cluster, reach
 from stoker.worker.cluster import (
     TOPOLOGIES,
     Gang,
@@ -166,9 +166,39 @@ SCRIPT = """
             time.sleep(300)
         return [context.world_size, sorted(path.name for path in context.checkpoint_dir.glob("*1"))]
 
+    @step(
+        resources=ResourceSettings(nodes=3, cpu_count=0.1),
+        launch=Torchrun(nnodes="2:3", nproc_per_node=1, outputs="all"),
+        cache=False,
+    )
+    def elastic() -> list:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.all_reduce(total := torch.ones(1))
+        if context.rank == 0:
+            (context.checkpoint_dir / f"{time.time()}").write_text(str(int(total)))
+        dist.barrier()
+        worlds = [path.read_text() for path in sorted(context.checkpoint_dir.iterdir())]
+        if worlds == ["3"]:
+            if context.rank == 2:
+                pid = os.getpid()
+                while "forkserver" not in open(f"/proc/{pid}/cmdline").read():
+                    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+                os.kill(pid, 9)
+            time.sleep(300)
+        if worlds[-1] == "2":
+            time.sleep(300)
+        return [context.rank, context.world_size, int(os.environ["STOKER_NODE_RANK"]), worlds[-1]]
+
     @pipeline
     def comes_back():
         goes_on()
+
+    @pipeline
+    def leaves():
+        elastic()
 
     @pipeline
     def again():
@@ -280,6 +310,19 @@ def test_a_node_that_goes_away_comes_back_for_the_next_attempt(gangs: Any) -> No
     assert 0.5 <= step.attempts[0].usage.lost < step.attempts[0].seconds and step.lost.restarting > 0
 
 
+@pytest.mark.slow
+def test_a_gang_goes_on_without_a_node_and_takes_it_back(gangs: Any) -> None:
+    done = gangs.stoker("run", "gangs.py:leaves")
+    run = gangs.client().runs()[0]
+    step = run.steps["elastic"]
+    assert step.load() == [[rank, 3, rank, "3"] for rank in range(3)]
+    assert len(step.attempts) == 1 and step.lost.work > 0 and step.lost.restarting > 0
+    told = [event.data["message"] for event in run.events if event.kind == "resized"]
+    assert told[-1] == "node 2 came back: 3 of 3 nodes go on", told
+    assert told[-1] in done.stderr
+    assert everyone_is_gone(gangs.folder)
+
+
 def test_the_head_that_goes_away_takes_the_gang_along(gangs: Any) -> None:
     gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": "node", "WHO": "0"})
     assert gangs.client().runs()[0].steps["faulty"].failure.cause == "killed"
@@ -352,9 +395,9 @@ def test_more_than_the_machine_has_is_refused(project: Any) -> None:
 # Finding each other
 
 
-def gang(node: int, nodes: int, note: Path, *, token: str = "t", timeout: float | None = 30.0) -> Gang:
+def gang(node: int, nodes: int, note: Path, *, token: str = "t", timeout: float | None = 30.0, least: int = 0) -> Gang:
     member = Member(node=node, nodes=nodes, head="127.0.0.1", address="127.0.0.1")
-    return Gang(member, note=str(note), token=token, timeout=timeout)
+    return Gang(member, note=str(note), token=token, timeout=timeout, least=least)
 
 
 def never() -> bool:
@@ -573,3 +616,63 @@ def test_every_topology_reads_its_variables() -> None:
         member = member_of(topology, environments[name])
         assert (member.node, member.nodes) == (1, 2), name
         assert member.head == ("" if name == "slurm" else "h"), name
+
+
+def gathered(*gangs: Gang) -> list[tuple[int, ...]]:
+    """The nodes that each of them knows once all have gathered."""
+    threads = [threading.Thread(target=one.gather, args=(never,)) for one in gangs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [one.nodes for one in gangs]
+
+
+def test_nodes_go_away_from_an_elastic_gang_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "JOIN", 0.5)
+    head, second, third = (gang(node, 4, tmp_path / "note", least=2) for node in range(3))
+    assert gathered(head, second, third) == [(0, 1, 2)] * 3, "it begins without the fourth"
+
+    second.close()
+    while head.hear(head.connections()[0]):
+        pass
+    assert head.lost == [1] and head.changes and head.change_text() == "node 1 went away"
+    assert gathered(head, third) == [(0, 2)] * 2
+    assert (head.round, head.hosts, head.port) == (third.round, third.hosts, third.port)
+    assert (third.round, third.rank, head.lost) == (2, 1, [])
+
+    for returns in range(1, cluster.RETURNS + 1):
+        again = gang(1, 4, tmp_path / "note", least=2)
+        coming = threading.Thread(target=again.gather, args=(never,))
+        coming.start()
+        while not head.hear_comer():
+            pass
+        assert head.change_text() == "node 1 came back"
+        third.report(StepResult(ok=False))
+        assert gathered(head, third) == [(0, 1, 2)] * 2
+        coming.join(60)
+        assert again.nodes == (0, 1, 2) and again.round == head.round == 1 + 2 * returns
+        again.close()
+        (connection,) = [one for one in head.connections() if not third_is(one, third)]
+        while head.hear(connection):
+            pass
+        assert gathered(head, third) == [(0, 2)] * 2
+
+    weary = gang(1, 4, tmp_path / "note", timeout=0.5, least=2)
+    coming = threading.Thread(target=given_up, args=(weary,))
+    coming.start()
+    assert not head.hear_comer(), "it came back too often"
+    coming.join(60)
+    third.close()
+    head.close()
+    assert not (tmp_path / "note").exists()
+
+
+def given_up(weary: Gang) -> None:
+    with pytest.raises(GangIncomplete):
+        weary.gather(never)
+
+
+def third_is(connection: socket.socket, third: Gang) -> bool:
+    """Whether a connection of the head's is that of the third node."""
+    return bool(connection.getpeername() == third.connections()[0].getsockname())

@@ -159,6 +159,21 @@ def test_what_a_killed_driver_left_is_collected(kube: Any, cluster: LocalCluster
     cluster.wait(lambda: nothing_left(cluster, SETS, GROUPS, WORKERS))
 
 
+@pytest.mark.slow
+def test_an_elastic_gang_goes_on_without_a_pod(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    elastic = PIPELINE.replace("cpu_count=0.5)", 'cpu_count=0.5), launch=Torchrun(nnodes="1:2")')
+    elastic = elastic.replace("ResourceSettings\n", "ResourceSettings, Torchrun\n")
+    kube.write({"train.py": elastic.replace("while flag", "while context.world_size > 1")})
+    driver = start(kube, "never")
+    cluster.wait(lambda: says(kube, *UP), 240.0)
+    (pod,) = [one for one in cluster.get(PODS)["items"] if one["metadata"]["name"].split("-")[-2] == "1"]
+    cluster.request("DELETE", f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+    output, _ = driver.communicate(timeout=240)
+    assert driver.returncode == 0 and "0 of 1 at " in output, output
+    assert "node 1 went away: 1 of 2 nodes go on" in output
+    cluster.wait(lambda: nothing_left(cluster))
+
+
 @pytest.mark.parametrize("group", sorted(rbac.GROUP_RIGHTS))
 def test_rights_on_kinds_of_others(cluster: LocalCluster, group: str) -> None:
     """They are named where they are lacking, and given where a stack is set up."""

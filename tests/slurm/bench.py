@@ -58,6 +58,14 @@ def slow():
         print("slow was asked to end", flush=True)
 
 
+def alone():
+    """Until this is the only rank."""
+    print("one of", context.world_size, flush=True)
+    while context.world_size > 1:
+        time.sleep(0.05)
+    return context.world_size
+
+
 def deaf():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("deaf begins", flush=True)
@@ -111,7 +119,7 @@ class Bench(benches.Bench[SlurmBackend]):
     """One run's backends on a cluster."""
 
     CODE = CODE
-    VALUES = ("add", "counts", "heeds", "python", "waits", "where")
+    VALUES = ("add", "alone", "counts", "heeds", "python", "waits", "where")
     SECONDS = 180.0
     """Most comes about within three; a job that is started again waits for six."""
 

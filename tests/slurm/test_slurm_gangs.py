@@ -14,6 +14,7 @@ from tests.slurm.bench import Bench
 from tests.waiting import until
 
 from stoker.backends.slurm.task import LATE
+from stoker.core.launch import DEFAULTS
 from stoker.core.settings import ResourceSettings
 
 TRAIN = """
@@ -118,6 +119,23 @@ def test_a_gang_of_which_a_process_is_killed_is_over_in_seconds(bench: Bench, cl
     status = bench.end(backend, job)
     assert (status.state, status.cause) == ("failed", "worker-lost" if node == "0" else "node-lost"), status
     assert time.monotonic() - killed < LATE / 2, "nobody waits for a result that a killed process cannot write"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["worker", pytest.param("node", marks=pytest.mark.long)])
+def test_an_elastic_gang_goes_on_without_a_node(bench: Bench, cluster: Cluster, what: str) -> None:
+    backend = bench.backend()
+    launch = attrs.evolve(DEFAULTS, launcher="torchrun", arguments={"nnodes": "1:2"})
+    job = bench.job("alone", resources=ResourceSettings(nodes=2), launch=launch)
+    backend.submit(job)
+    bench.until(backend, lambda: bench.texts(job).count("one of 2") == 2)
+    if what == "node":
+        cluster.node_fails(cluster.run("scontrol", "show", "hostnames", bench.jobs()[-1]["nodes"]).stdout.split()[1])
+    else:
+        (worker,) = cluster.programs("stoker.worker.boot", SLURM_NODEID="1")
+        worker.kill()
+    assert bench.output(bench.end(backend, job)) == 1
+    assert "one of 1" in bench.texts(job)
 
 
 @pytest.mark.parametrize("who", ["Stoker", "a person"])

@@ -47,6 +47,8 @@ JOB: Final = "job"
 seconds since the epoch, and what is known of where it is (`job`, `id`, `node`, `partition`, `task`, `url`)."""
 STRAGGLER: Final = "straggler"
 """The note of an event that names a rank for which others wait: `rank`, the `share` of the time, and a `message`."""
+RESIZED: Final = "resized"
+"""The note of an event that says which nodes of a gang went away or came: its `message`."""
 ASIDE: Final = "aside"
 """The note of lines that are for the log alone."""
 EXTRA_TIME: Final = "extra time"
@@ -123,6 +125,8 @@ class GangTask:
     token: str
     timeout: float | None
     variables: Topology | None = None
+    least: int = 0
+    """The nodes with which the step goes on where others are missing; 0 where it needs all."""
 
 
 @frozen(kw_only=True)

@@ -224,6 +224,11 @@ def by_their_order(arguments: Mapping[str, Any]) -> bool:
     return False
 
 
+def all_nodes(arguments: Mapping[str, Any]) -> int:
+    """The default of `least_nodes`: ranks start on all nodes, and end where one goes away."""
+    return 0
+
+
 @attrs.frozen(kw_only=True)
 class Launcher:
     """One way to start ranks. Calling it returns a node's command."""
@@ -271,6 +276,8 @@ class Launcher:
     """The argument for how often it restarts failed ranks; empty where it never does."""
     numbers_nodes: Callable[[Mapping[str, Any]], bool] = attrs.field(default=by_their_order, repr=False)
     """Whether, with these arguments, it numbers the nodes itself: rank 0 may be on any of them."""
+    least_nodes: Callable[[Mapping[str, Any]], int] = attrs.field(default=all_nodes, repr=False)
+    """With how many nodes the step goes on, by these arguments, where others are missing; 0 where it needs all."""
     crowded: bool = False
     """Whether more ranks than devices are usual."""
     shares_out: bool = False

@@ -84,7 +84,8 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
     values = {name: value for name, value in arguments.items() if value is not None}
     # On one node the c10d store finds a free port. `--standalone` would overwrite the id.
     values.pop("standalone", None)
-    # Not a range that the person gave: nodes that may begin without the others make worlds of their own.
+    # Not a range that the person gave: who takes part is known, and nodes that begin without the others would make
+    # worlds of their own.
     values["nnodes"] = node.nodes
     values["nproc_per_node"] = node.processes
     values["rdzv_id"] = node.rendezvous
@@ -97,8 +98,14 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand
 
 
 def elastic(arguments: Mapping[str, Any]) -> bool:
-    """Whether ranks may restart, or the number of nodes may change."""
-    return bool(arguments.get("max_restarts")) or ":" in str(arguments.get("nnodes", ""))
+    """Whether torchrun itself may restart ranks."""
+    return bool(arguments.get("max_restarts"))
+
+
+def least_nodes(arguments: Mapping[str, Any]) -> int:
+    """The first number of a range of nodes; 0 of a single number, of which all are needed."""
+    least, colon, _ = str(arguments.get("nnodes") or "").partition(":")
+    return int(least) if colon else 0
 
 
 def numbers_nodes(arguments: Mapping[str, Any]) -> bool:
@@ -182,5 +189,6 @@ LAUNCHER: Final = Launcher(
     finds_port=True,
     restarts="max_restarts",
     numbers_nodes=numbers_nodes,
+    least_nodes=least_nodes,
     flow=FlowWords(current="torch", title="torchrun"),
 )

@@ -18,18 +18,18 @@ import tempfile
 import time
 from collections import deque
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Callable, Final, Mapping
 
 import attrs
 
 from stoker.core import wire
-from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.launch import Launch
 from stoker.core.protocol import (
     ASIDE,
     DIED,
+    RESIZED,
     STRAGGLER,
     RankEvidence,
     StepError,
@@ -40,22 +40,17 @@ from stoker.core.protocol import (
 )
 from stoker.core.status import (
     CANCELLED,
-    EXITED,
     GANG_INCOMPLETE,
     HANG,
     NODE_LOST,
     NOT_STARTED,
     RENDEZVOUS,
-    WRONG_WORLD,
 )
-from stoker.core.words import bounded, dashed_name, time_text
+from stoker.core.words import dashed_name
 from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
-from stoker.store import artifacts
-from stoker.store.blobs import Blobs
 from stoker.store.checkpoints import Checkpoints
-from stoker.worker import blame, cluster, hang, mpigang, processes, reach
-from stoker.worker.failure import exceptions_in
+from stoker.worker import blame, cluster, hang, mpigang, outcome, processes, reach
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import RankOutput, RankState, evidence_of, waited_by, was_ended
 from stoker.worker.secrets import Masker
@@ -74,14 +69,8 @@ KILL_PATIENCE: Final = 10.0
 """Seconds in which processes must have died of SIGKILL. What has not is left to the fork server."""
 CANCELLED_GRACE: Final = 3600.0
 """Seconds after which a cancelled agent stops waiting for its ranks; it is killed long before."""
-_OPERATIONS: Final = 16
-"""Operations of a rank's trail that the head of a gang gets."""
 _WORDS: Final = 60
 """Lines of a launcher's last words in which the reason of its end is looked for."""
-_REASON: Final = 300
-"""Characters of such a reason."""
-_OF_OTHERS: Final = "no rank of this node failed by itself"
-"""Why a node's ranks were started again where another node is the reason."""
 _CHUNK: Final = 1 << 18
 _TURN: Final = 0.005
 """Seconds between two looks at processes that were killed."""
@@ -104,8 +93,6 @@ def run(job: WorkerJob, step: StepTask, blobs: str, *, emit: Emit, notice: Notic
     cpu = launcher.uses_cpus(launch) or not devices
     gang = None if job.gang is None else cluster.gang_of(job.gang)
     node = Node(
-        rank=0 if gang is None else gang.member.node,
-        nodes=1 if gang is None else gang.member.nodes,
         port=0 if gang is not None or launcher.finds_port else cluster.free_port(LOOPBACK),
         rendezvous=dashed_name(job.job),
         processes=launcher.processes_per_node(
@@ -141,20 +128,7 @@ class Agent:
         self._blobs = blobs
         self._emit = emit
         self._masker = Masker(job.secrets) if job.secrets else None
-        self._selector = selectors.DefaultSelector()
-        self._ranks: dict[int, RankState] = {}
-        self._watchers: dict[socket.socket, int] = {}
-        self._outputs: list[RankOutput] = []
-        self._starters: list[subprocess.Popen[bytes]] = []
-        self._started_at = 0.0
-        self._failed_at = 0.0
-        self._ending_since = 0.0
-        self._swept_since = 0.0
-        self._left: set[int] = set()
-        self._killed = False
-        self._delivered_at = 0.0
         self._cancelled = False
-        self._cause = ""
         self._handlers = {
             "hello": self._on_hello,
             "begin": self._on_begin,
@@ -163,58 +137,111 @@ class Agent:
             "witness": self._on_witness,
             "account": self._on_account,
         }
+        self._peaks = TreePeaks()
+        self._lost: float | None = None
+        self._restarting: float | None = None
+        self._resized_at = 0.0
+        self._changes: list[str] = []
+        """Which nodes went away or came since the step began."""
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget the ranks of the nodes that were there before."""
+        self._selector = selectors.DefaultSelector()
+        self._ranks: dict[int, RankState] = {}
+        self._watchers: dict[socket.socket, int] = {}
+        self._outputs: list[RankOutput] = []
+        self._starters: list[subprocess.Popen[bytes]] = []
+        self._started_at = 0.0
+        self._failed_at = 0.0
+        self._gave_up_at: float | None = None
+        self._ending_since = 0.0
+        self._swept_since = 0.0
+        self._left: set[int] = set()
+        self._killed = False
+        self._delivered_at = 0.0
+        self._cause = ""
         self._launchers_words: deque[str] = deque(maxlen=_WORDS)
         self._witnesses: dict[int, socket.socket] = {}
         self._asked = False
         self._evidence: tuple[RankEvidence, ...] = ()
         self._earlier: list[str] = []
         """Why each start of the ranks failed after which the launcher started them again."""
-        self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
+        self._hang_detector = hang.HangDetector(self._launch.hang_after, self._job.accelerators)
         self._stragglers = hang.StragglerDetector()
-        self._peaks = TreePeaks()
         # How often the launcher started the ranks, when it did last, and when the first of them failed since.
         self._round = 0
         self._began_at = 0.0
         self._broke_at = 0.0
         self._failed_rounds: set[int] = set()
-        self._lost: float | None = None
-        self._restarting: float | None = None
 
     def run(self) -> StepResult:
         """Wait for the other nodes, start the ranks, wait for them, and return the result."""
         with contextlib.ExitStack() as stack:
             stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, self._on_sigterm))
-            stack.callback(self._selector.close)
             if self._gang is None:
                 return self._run_here()
             stack.callback(self._gang.close)
-            try:
-                if not self._gang.gather(lambda: self._cancelled):
-                    return StepResult(ok=False, cause=CANCELLED)
-            except cluster.GangIncomplete as error:
-                return StepResult(ok=False, cause=GANG_INCOMPLETE, error=StepError(message=str(error)))
-            except cluster.NodeFailed as error:
-                return error.result
-            except cluster.GangBlocked as error:
-                return StepResult(ok=False, cause=RENDEZVOUS, error=StepError(message=f"{error}\n  fix: {reach.FIX}"))
-            hosts = self._gang.hosts
-            self._node = attrs.evolve(
-                self._node, port=self._gang.port, hosts=hosts, head=hosts[0], address=hosts[self._node.rank]
-            )
-            for connection in self._gang.connections():
-                self._selector.register(
-                    connection, selectors.EVENT_READ, partial(self._hear_node, self._gang, connection)
-                )
-            result = self._run_here()
-            if self._gang.is_head:
-                return result_of_all(
-                    result, self._gang.results, self._gang.lost, self._node, self._launch, blobs=self._blobs
-                )
-            self._gang.report(result)
-            return result
+            while True:
+                result = self._gather(self._gang) or self._run_together(self._gang)
+                if result is not None:
+                    return result
+
+    def _gather(self, gang: cluster.Gang) -> StepResult | None:
+        """Wait for the other nodes; a result where they do not come."""
+        try:
+            if not gang.gather(lambda: self._cancelled):
+                return StepResult(ok=False, cause=CANCELLED)
+        except cluster.GangIncomplete as error:
+            cause = NODE_LOST if self._changes else GANG_INCOMPLETE
+            message = "; ".join([*self._changes, str(error)])
+            return StepResult(ok=False, cause=cause, error=StepError(message=message))
+        except cluster.NodeFailed as error:
+            return error.result
+        except cluster.GangBlocked as error:
+            return StepResult(ok=False, cause=RENDEZVOUS, error=StepError(message=f"{error}\n  fix: {reach.FIX}"))
+        return None
+
+    def _run_together(self, gang: cluster.Gang) -> StepResult | None:
+        """The result of ranks on the nodes that are there; None where nodes went away or came, and all gather again."""
+        self._node = attrs.evolve(
+            self._node,
+            rank=gang.rank,
+            nodes=len(gang.nodes),
+            port=gang.port,
+            hosts=gang.hosts,
+            head=gang.hosts[0],
+            address=gang.hosts[gang.rank],
+            rendezvous=dashed_name(self._job.job) + (f"-{gang.round}" if gang.round > 1 else ""),
+        )
+        if self._changes:
+            message = f"{self._changes[-1]}: {self._node.nodes} of {gang.member.nodes} nodes go on"
+            self._emit(WorkerEvent(kind="noted", job=self._job.job, note=RESIZED, data={"message": message}))
+        for connection in gang.connections():
+            self._selector.register(connection, selectors.EVENT_READ, partial(self._hear_node, gang, connection))
+        if gang.listener is not None:
+            self._selector.register(gang.listener, selectors.EVENT_READ, partial(self._hear_comer, gang))
+        result = self._run_here()
+        if not gang.is_head:
+            if self._cancelled and gang.is_elastic:
+                return result  # it is this node that has to go: the others go on without it
+            gang.report(result)
+            if not gang.is_elastic or not gang.gather_again(lambda: self._cancelled):
+                return result
+        else:
+            whole = outcome.of_all(result, gang.results, gang.lost, self._node, self._launch, blobs=self._blobs)
+            if whole.ok or self._cancelled or not gang.changes:
+                return whole
+            self._changes.append(gang.change_text())
+        self._lost = result.lost
+        broke_at = self._broke_at
+        self._clear()
+        self._resized_at = broke_at or time.time()
+        return None
 
     def _run_here(self) -> StepResult:
         with tempfile.TemporaryDirectory(prefix="stoker-") as folder, contextlib.ExitStack() as stack:
+            stack.callback(self._selector.close)
             self._folder = folder
             self._listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             self._listener.bind(os.path.join(folder, "agent"))
@@ -235,12 +262,14 @@ class Agent:
             evidence = self._evidence or self._collected()
             if self._broke_at:
                 self._lost = (self._lost or 0.0) + self._unsaved()
-            result = result_of_node(
+            result = outcome.of_node(
                 self._ranks,
                 self._node,
                 self._launch,
-                launchers=LaunchersEnd(
-                    codes=tuple(starter.returncode for starter in self._starters), words=tuple(self._launchers_words)
+                launchers=outcome.LaunchersEnd(
+                    codes=tuple(starter.returncode for starter in self._starters),
+                    words=tuple(self._launchers_words),
+                    at=self._gave_up_at,
                 ),
                 cause=CANCELLED if self._cancelled else self._cause,
                 report=self._hang_detector.report,
@@ -257,7 +286,7 @@ class Agent:
                 rank_waits=self._rank_waits(),
                 lost=self._lost,
                 restarting=self._restarting,
-                evidence=() if self._gang is None else tuple(map(_for_head, evidence)),
+                evidence=() if self._gang is None else tuple(map(outcome.for_head, evidence)),
             )
 
     def _hear_node(self, gang: cluster.Gang, connection: socket.socket) -> None:
@@ -268,6 +297,10 @@ class Agent:
         if gang.should_end and not self._ending_since:
             self._cause = CANCELLED
             self._failed_at = self._failed_at or time.monotonic()
+
+    def _hear_comer(self, gang: cluster.Gang) -> None:
+        if gang.hear_comer() and not self._failed_at:
+            self._failed_at = time.monotonic()
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         self._cancelled = True
@@ -321,7 +354,7 @@ class Agent:
         now = time.monotonic()
         for starter in self._starters:
             if starter.poll() and not self._failed_at:
-                self._failed_at = now  # it gave up: no rank starts again
+                self._failed_at, self._gave_up_at = now, time.time()  # no rank starts again
         if self._cancelled and not self._ending_since:
             # SIGTERM only: a rank may write a checkpoint; who cancelled sends SIGKILL when time is up.
             self._ending_since = now
@@ -337,7 +370,8 @@ class Agent:
         if self._failed_at and not self._ending_since and now >= self._failed_at + SETTLE:
             self._evidence = self._collected()
             self._end_all(hard=False)
-        grace = CANCELLED_GRACE if self._cancelled else GRACE
+        elastic = self._gang is not None and self._gang.is_elastic
+        grace = CANCELLED_GRACE if self._cancelled else RANK_GRACE + 1.0 if elastic else GRACE
         if self._ending_since and now >= self._ending_since + grace:
             self._end_all(hard=True)  # in each turn: what is killed may have forked meanwhile
         late = self._delivered_at and now >= self._delivered_at + LEAVE
@@ -383,11 +417,14 @@ class Agent:
         earlier = self._ranks.get(rank)
         restarts = 0 if earlier is None else earlier.restarts + 1
         self._began_at = self._began_at or time.time()
+        if self._resized_at:
+            self._restarting = (self._restarting or 0.0) + time.time() - self._resized_at
+            self._resized_at = 0.0
         if restarts:
             if restarts > self._round:
                 self._begin_round(restarts)
             self._note_start(restarts)
-            facts = {"rank": rank, "times": restarts, **_end_of(earlier)}
+            facts = {"rank": rank, "times": restarts, **outcome.end_of(earlier)}
             self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
             self._failed_at, self._asked = 0.0, False
         self._watchers[connection] = rank
@@ -413,10 +450,10 @@ class Agent:
             return
         verdict = blame.verdict(self._collected())
         if verdict is not None and (verdict.own or self._gang is None):
-            failure = _blamed(verdict, self._collected(), self._node.world_size).error or StepError()
-            self._earlier.append(f"start {number}: {_in_short(failure)}")
+            failure = outcome.blamed(verdict, self._collected(), self._node.world_size).error or StepError()
+            self._earlier.append(f"start {number}: {outcome.in_short(failure)}")
         else:
-            self._earlier.append(f"start {number}: {_OF_OTHERS}")
+            self._earlier.append(f"start {number}: {outcome.OF_OTHERS}")
 
     def _on_hang_up(self, connection: socket.socket) -> None:
         """Note a watcher that hung up without a report as killed, and its rank with it."""
@@ -567,7 +604,8 @@ class Agent:
         gang = self._gang
         if gang is None or not gang.is_head or gang.complete:
             return True
-        return bool(self._ending_since) and time.monotonic() > self._ending_since + GRACE + SETTLE + 1.0
+        grace = RANK_GRACE + 1.0 if gang.is_elastic else GRACE
+        return bool(self._ending_since) and time.monotonic() > self._ending_since + grace + SETTLE + 1.0
 
     def _starters_are_gone(self) -> bool:
         return all(starter.returncode is not None for starter in self._starters)
@@ -673,242 +711,3 @@ def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen
     for _, write in ends:
         os.close(write)
     return process, [(name, os.fdopen(read, "rb", buffering=0)) for name, (read, _) in zip(("stdout", "stderr"), ends)]
-
-
-@attrs.frozen(kw_only=True)
-class LaunchersEnd:
-    """How the processes of a launcher ended on this node."""
-
-    codes: tuple[int | None, ...]
-    """Their exit codes; None for one that was not seen to end."""
-    words: tuple[str, ...] = ()
-    """What they wrote last into stderr."""
-
-    @property
-    def reason(self) -> str:
-        """Why they gave up: the exception that they died of, else what they wrote first, up to a line of dashes, which
-        Open MPI draws below a message; empty where they wrote nothing."""
-        raised = [*exceptions_in(self.words)]
-        if raised:
-            return bounded(raised[-1], _REASON)
-        blocks: list[list[str]] = [[]]
-        for row in self.words:
-            if row.strip() and not row.strip("-=*_ \t"):
-                blocks.append([])
-            else:
-                blocks[-1] += row.split()
-        return bounded(" ".join(next(filter(None, blocks), [])), _REASON)
-
-
-def result_of_node(
-    ranks: Mapping[int, RankState],
-    node: Node,
-    launch: Launch,
-    *,
-    launchers: LaunchersEnd,
-    cause: str,
-    report: Mapping[str, Any],
-    evidence: Sequence[RankEvidence],
-    blobs: str,
-) -> StepResult:
-    """The node's result. `cause` is why the agent itself ended the step, `report` where hanging ranks stood, and
-    `evidence` what was known of the ranks before they were ended."""
-    expected: Sequence[int] = range(node.rank * node.processes, (node.rank + 1) * node.processes)
-    if len(ranks) == node.processes and LAUNCHERS.load(launch.launcher).numbers_nodes(launch.arguments):
-        expected = sorted(ranks)
-    delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
-    if len(delivered) == len(expected):
-        fallback = next(
-            (text for state in delivered if state.result is not None and (text := state.result.fallback)), ""
-        )
-        return StepResult(ok=True, outputs=_outputs(delivered, launch.outputs, blobs), fallback=fallback)
-    if cause == HANG:
-        found = blame.verdict(evidence, hung=True)
-        message = "; ".join(filter(None, [report["sentence"], "" if found else blame.places_text(evidence)]))
-        error = StepError(message=message, **report)
-        return _blamed(found or blame.Verdict(), evidence, node.world_size, error)
-    if cause == NOT_STARTED:
-        return _not_started(ranks, expected, launch, launchers.reason)
-    failed = [state for state in ranks.values() if state.failed_at]
-    if cause and not failed:
-        return StepResult(ok=False, cause=cause, echo=True)
-    verdict = blame.verdict(evidence)
-    if verdict is not None:
-        failure = _blamed(verdict, evidence, node.world_size)
-        return attrs.evolve(failure, cause=cause) if cause and failure.echo else failure
-    return _failure_of_launcher(ranks, expected, launch.launcher, launchers)
-
-
-def result_of_all(
-    head: StepResult,
-    others: Mapping[int, StepResult],
-    lost: Sequence[int],
-    node: Node,
-    launch: Launch,
-    *,
-    blobs: str,
-) -> StepResult:
-    """The step's result from those of all nodes, as the head reports it, with the memory of all."""
-    result = _result_of_all(head, others, lost, node, launch, blobs)
-    nodes = [head, *others.values()]
-    ranks = {rank: peak for other in nodes for rank, peak in other.rank_peaks.items()}
-    earlier = [other.error.earlier for other in nodes if other.error is not None and other.error.earlier]
-    if earlier and result.error is not None:
-        told = min(earlier, key=lambda text: text.count(_OF_OTHERS))
-        result = attrs.evolve(result, error=attrs.evolve(result.error, earlier=told))
-    waits = {rank: share for other in nodes for rank, share in other.rank_waits.items()}
-    return attrs.evolve(
-        result,
-        peak=sum(other.peak for other in nodes),
-        rank_peaks={rank: ranks[rank] for rank in sorted(ranks, key=int)},
-        rank_waits={rank: waits[rank] for rank in sorted(waits, key=int)},
-        left=sum(other.left for other in nodes),
-        lost=max((other.lost for other in nodes if other.lost is not None), default=None),
-        restarting=max((other.restarting for other in nodes if other.restarting is not None), default=None),
-        evidence=(),
-    )
-
-
-def _for_head(rank: RankEvidence) -> RankEvidence:
-    """What the head gets to know of a rank on another node."""
-    return attrs.evolve(rank, operations=rank.operations[-_OPERATIONS:], recorded=rank.recorded[-_OPERATIONS:])
-
-
-def _result_of_all(
-    head: StepResult, others: Mapping[int, StepResult], lost: Sequence[int], node: Node, launch: Launch, blobs: str
-) -> StepResult:
-    for number in lost:
-        message = f"node {number} of {node.nodes} went away while the step ran"
-        error = StepError(message=message, node=number)
-        others = {**others, number: StepResult(ok=False, cause=NODE_LOST, error=error, failed_at=0.0)}
-    results = [head, *(others[number] for number in sorted(others))]
-    failed = [result for result in results if not result.ok]
-    if failed and not lost:
-        hung = any(result.cause == HANG for result in failed)
-        evidence = [rank for result in results for rank in result.evidence]
-        found = blame.verdict(evidence, hung=hung)
-        if found is not None and found.own:
-            texts = {rank: text for result in failed if result.error for rank, text in result.error.stacks.items()}
-            return _blamed(found, evidence, node.world_size, StepError(stacks=texts) if hung else None)
-    if failed:
-        # A node that was only ended because of another one does not count.
-        return min([result for result in failed if not result.echo] or failed, key=_when)
-    if len(results) < node.nodes:
-        message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
-        return StepResult(ok=False, cause=NODE_LOST, error=StepError(message=message))
-    numbers = [rank for result in results for rank in result.rank_peaks]
-    if len(numbers) > len({*numbers}):
-        message = f"two of {node.nodes} nodes have the same ranks: they are worlds of their own"
-        return StepResult(ok=False, cause=WRONG_WORLD, error=StepError(message=message))
-    # By their ranks: a launcher may have numbered the nodes.
-    results.sort(key=lambda result: min(map(int, result.rank_peaks), default=0))
-    return attrs.evolve(head, outputs=results[0].outputs if launch.outputs == "main" else _join_outputs(results, blobs))
-
-
-def _when(result: StepResult) -> float:
-    return float("inf") if result.failed_at is None else result.failed_at
-
-
-def _join_outputs(results: Sequence[StepResult], blobs: str) -> dict[str, Any]:
-    """Each output of all nodes' ranks as one list, in the order of the ranks."""
-    store = Blobs(blobs)
-    outputs = {}
-    for name in results[0].outputs:
-        parts = [part for result in results for part in artifacts.items(from_wire(result.outputs[name]), store)]
-        outputs[name] = artifacts.gather(parts, store).wire()
-    return outputs
-
-
-def _blamed(
-    verdict: blame.Verdict, evidence: Sequence[RankEvidence], world_size: int, report: StepError | None = None
-) -> StepResult:
-    """The result that a verdict stands for; `report` says where ranks stood that hung."""
-    state = next((one for one in evidence if one.rank == verdict.rank), RankEvidence(rank=0))
-    error, exit_code = verdict.error or state.error, None
-    if verdict.sentence:
-        words = f"{verdict.sentence}\n  fix: {verdict.fix}"
-        error = attrs.evolve(report or StepError(), message=words, sentence=verdict.sentence)
-    elif error is None and report is not None:
-        error = report
-    elif error is None:
-        error = StepError(message=f"rank {state.rank} of {world_size} {_ending_text(state.status)}")
-        exit_code = state.status
-    # By wall-clock time, to be compared with other nodes'.
-    at = state.at or min((one.at for one in evidence if one.at), default=time.time())
-    since = at if report is None or not report.at else report.at
-    error = attrs.evolve(
-        error, rank=verdict.rank, world_size=world_size, failed_ranks=verdict.at_fault, at=round(since, 3)
-    )
-    cause = verdict.cause or (HANG if report is not None else state.cause)
-    return StepResult(ok=False, cause=cause, error=error, exit_code=exit_code, failed_at=at, echo=not verdict.own)
-
-
-def _end_of(state: RankState | None) -> dict[str, str]:
-    """How a rank ended that is started again, as an event says it; nothing of one that another's failure ended."""
-    if state is None or state.succeeded or was_ended(state):
-        return {}
-    if state.result is None:
-        return {"message": _ending_text(state.status)}
-    error = state.result.error or StepError()
-    return {"cause": state.result.cause, "message": bounded(error.message, _REASON)}
-
-
-def _in_short(error: StepError) -> str:
-    """An error as a part of a sentence: whose it is, what it says, and where."""
-    words = error.sentence or ": ".join(filter(None, (error.type, error.message.partition("\n")[0])))
-    rank = "" if error.sentence or error.rank is None or words.startswith("rank ") else f"rank {error.rank}: "
-    return f"{rank}{bounded(words, _REASON)}" + (f" ({error.place})" if error.place else "")
-
-
-def _ending_text(status: int | None) -> str:
-    if status is None:
-        return "went away without a word"
-    if status >= 0:
-        return f"left with exit code {status} before the step returned"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"
-
-
-def _failure_of_launcher(
-    ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, launchers: LaunchersEnd
-) -> StepResult:
-    """The result where no rank failed and not all delivered: the launcher did not start them all, or ended them."""
-    missing = [rank for rank in expected if rank not in ranks]
-    codes, reason = launchers.codes, launchers.reason
-    code = next((code for code in codes if code), None if None in codes else 0)
-    ending = "an end that is not known" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
-    if missing:
-        strangers = sorted(set(ranks) - set(expected))
-        message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {ending}"
-        if strangers:
-            message += f"; there were unexpected ranks {strangers}"
-        message += f": {reason}" if reason else ""
-        fix = f"all that it wrote is in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
-        error = StepError(message=f"{message}\n  fix: {fix}")
-        return StepResult(ok=False, cause=EXITED if code else RENDEZVOUS, error=error)
-    message = f"{launcher} left with {ending} before its ranks returned" + (f": {reason}" if reason else "")
-    error = StepError(message=message)
-    return StepResult(ok=False, exit_code=code or None, error=error)
-
-
-def _not_started(ranks: Mapping[int, RankState], expected: Sequence[int], launch: Launch, reason: str) -> StepResult:
-    missing = [rank for rank in expected if rank not in ranks]
-    number = "none" if len(missing) == len(expected) else f"{len(expected) - len(missing)}"
-    numbers = ", ".join(map(str, missing[:16])) + (", …" if len(missing) > 16 else "")
-    limit = f"within its start_timeout of {time_text(launch.start_timeout or 0.0)}"
-    message = f"{launch.launcher} started {number} of {len(expected)} ranks {limit}; missing: {numbers}"
-    message += f"; it wrote: {reason}" if reason else ""
-    return StepResult(ok=False, cause=NOT_STARTED, error=StepError(message=message), failed_at=time.time())
-
-
-def _outputs(delivered: Sequence[RankState], gathers: str, blobs: str) -> dict[str, Any]:
-    results = [state.result for state in delivered if state.result is not None]
-    if gathers == "main":
-        return dict(results[0].outputs)
-    store = Blobs(blobs)
-    return {
-        name: artifacts.gather((from_wire(result.outputs[name]) for result in results), store).wire()
-        for name in results[0].outputs
-    }

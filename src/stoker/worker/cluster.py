@@ -8,10 +8,14 @@ the others to end, and a node that goes away is noticed at once.
     node → head  {"op": "here", "node", "token", "address", "port"}, {"op": "reached", "blocked"} …
                  {"op": "result", "node", "result"}
                  {"op": "failed", "node", "token", "result"}: instead of "here", from a node that cannot take part
-    head → node  {"op": "reach", "places"}, {"op": "go", "port", "hosts"} … {"op": "end"}
+    head → node  {"op": "reach", "places"}, {"op": "go", "round", "port", "nodes", "hosts"} … {"op": "end"}
+                 {"op": "again"}: after the node's result, to be answered by "here"
 
 Between "reach" and "reached" each node connects to all others (`worker.reach`). A node that cannot even connect to the
 head leaves a note beside the head's, which the head reads while it waits.
+
+A gang that needs `least` of its nodes only gathers again when one goes away or comes back: all end their ranks, and
+those that are there start new ones, as another world.
 """
 
 from __future__ import annotations
@@ -57,6 +61,11 @@ each other: the head's note has its own."""
 
 LOOK: Final = 0.1
 """Seconds between two looks for the head's note."""
+JOIN: Final = 30.0
+"""Seconds for which a gang that does not need all nodes waits for further ones, since the last one came; as torchrun
+does: https://docs.pytorch.org/docs/stable/elastic/rendezvous.html (`last_call_timeout`)"""
+RETURNS: Final = 3
+"""How often a node may come back to a gang."""
 LATE: Final = 5.0
 """Seconds between two looks of the head for notes of nodes that have not come. There are none for `reach.PATIENCE`."""
 
@@ -116,71 +125,132 @@ def member_of(topology: Topology, environment: Mapping[str, str]) -> Member:
 
 
 class Gang:
-    """This node's connections to the others. `port` and `hosts` are known once all have gathered."""
+    """This node's connections to the others. `port`, `nodes` and `hosts` are known once they have gathered.
 
-    def __init__(self, member: Member, *, note: str, token: str, timeout: float | None) -> None:
+    `least` is the number of nodes that it needs, 0 for all of them.
+    """
+
+    def __init__(self, member: Member, *, note: str, token: str, timeout: float | None, least: int = 0) -> None:
         self.member = member
         self.port = 0
+        self.round = 0
+        """How often they have gathered."""
+        self.nodes: tuple[int, ...] = ()
         self.hosts: tuple[str, ...] = ()
         self.results: dict[int, StepResult] = {}
         self.lost: list[int] = []
-        self._warned = False
         self.should_end = False
+        self.listener: socket.socket | None = None
+        """Where the head hears nodes that come while the others are at work; None where all are needed."""
+        self._warned = False
+        self._called = False
         self._note = note
         self._token = token
         self._timeout = timeout
+        self._least = least
         self._connections: dict[socket.socket, tuple[int, wire.Frames]] = {}
+        self._comers: dict[int, tuple[socket.socket, tuple[str, int]]] = {}
+        self._returns: dict[int, int] = {}
+        self._seen: set[int] = set()
 
     @property
     def is_head(self) -> bool:
         """Whether this node reports for all."""
         return self.member.node == 0
 
+    @property
+    def rank(self) -> int:
+        """This node's place among those that have gathered."""
+        return self.nodes.index(self.member.node)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it goes on without some of its nodes."""
+        return 0 < self._least < self.member.nodes
+
     # Gathering
 
     def gather(self, stopped: Callable[[], bool]) -> bool:
         """Wait until all nodes are there and reach each other; False if it was stopped meanwhile.
 
-        `GangIncomplete` where one is missing when time is up; on the head `NodeFailed` where one cannot take part, and
-        `GangBlocked` where two cannot connect.
+        An elastic gang waits for the least number of them, and `JOIN` for more; where it gathers again, for those that
+        are still there. `GangIncomplete` where one is missing when time is up; on the head `NodeFailed` where one
+        cannot take part, and `GangBlocked` where two cannot connect.
         """
         until = self._until()
         with reach.PortCheck(self._token) as check:
-            return self._accept_all(until, stopped, check) if self.is_head else self._connect(until, stopped, check)
+            there = self._accept_all(until, stopped, check) if self.is_head else self._connect(until, stopped, check)
+        self.results, self.lost, self._warned, self.should_end = {}, [], False, False
+        return there
 
     def _accept_all(self, until: float | None, stopped: Callable[[], bool], check: reach.PortCheck) -> bool:
         address = self.member.address or own_address(self.member.head)
-        with listening(address) as listener:
-            note = {"address": address, "port": listener.getsockname()[1], "token": self._token}
-            notes.put(self._note, json.dumps(note).encode())
+        again = self.listener is not None
+        with contextlib.ExitStack() as stack:
+            listener = self.listener or listening(address)
+            if self.is_elastic:
+                self.listener = listener
+            else:
+                stack.enter_context(listener)
+            if not again:
+                note = {"address": address, "port": listener.getsockname()[1], "token": self._token}
+                notes.put(self._note, json.dumps(note).encode())
             places = {0: (address, check.port)}
-            next_look = time.monotonic() + reach.PATIENCE
+            if again:
+                places |= self._call_again(stopped)
+            came_at = next_look = time.monotonic()
+            next_look += reach.PATIENCE
             while len(places) < self.member.nodes:
+                now = time.monotonic()
+                if self.is_elastic and len(places) >= self._least and (again or now >= came_at + JOIN):
+                    break
                 if stopped():
                     return False
                 if not select.select([listener], [], [], LOOK)[0]:
-                    if time.monotonic() >= next_look:
-                        next_look = time.monotonic() + min(LATE, reach.PATIENCE)
+                    if now >= next_look:
+                        next_look = now + min(LATE, reach.PATIENCE)
                         self._look_for_shut_out([node for node in range(self.member.nodes) if node not in places])
-                    if until is None or time.monotonic() < until:
+                    if until is None or now < until:
                         continue
                     missing = [node for node in range(self.member.nodes) if node not in places]
                     raise GangIncomplete(missing, self.member.nodes, self._timeout or 0.0)
-                connection, peer = listener.accept()
-                hello = _first(connection, 5.0)
-                if hello is None or hello.get("token") != self._token or hello["node"] in places:
-                    connection.close()  # of another gang, or of an earlier attempt
-                    continue
-                if hello["op"] == "failed":
-                    connection.close()
-                    self.end()
-                    result = from_json(StepResult, hello["result"], strict=False)
-                    raise NodeFailed(result, hello["node"], self.member.nodes)
-                places[hello["node"]] = (hello["address"] or peer[0], hello["port"])
-                self._connections[connection] = (hello["node"], wire.Frames())
-        notes.remove(self._note)
-        ordered = [places[node] for node in range(self.member.nodes)]
-        self._send({"op": "reach", "places": ordered})
+                came = self._welcome(listener, places)
+                if came is not None:
+                    node, connection, places[node] = came
+                    self._connections[connection] = (node, wire.Frames())
+                    came_at = time.monotonic()
+        if not self.is_elastic:
+            notes.remove(self._note)
+        return self._begin(places, stopped, check)
+
+    def _welcome(
+        self, listener: socket.socket, places: Mapping[int, tuple[str, int]]
+    ) -> tuple[int, socket.socket, tuple[str, int]] | None:
+        """The node that connects, its connection and place; None for one of another gang, or of an earlier attempt."""
+        connection, peer = listener.accept()
+        hello = _first(connection, 5.0)
+        if hello is None or hello.get("token") != self._token or hello["node"] in places:
+            connection.close()
+            return None
+        if self.nodes:
+            self._returns[hello["node"]] = self._returns.get(hello["node"], 0) + 1
+            if hello["op"] == "failed" or self._returns[hello["node"]] > RETURNS:
+                connection.close()  # the others go on without it
+                return None
+        if hello["op"] == "failed":
+            connection.close()
+            self.end()
+            result = from_json(StepResult, hello["result"], strict=False)
+            raise NodeFailed(result, hello["node"], self.member.nodes)
+        return hello["node"], connection, (hello["address"] or peer[0], hello["port"])
+
+    def _begin(
+        self, places: Mapping[int, tuple[str, int]], stopped: Callable[[], bool], check: reach.PortCheck
+    ) -> bool:
+        """Have all nodes look at each other, and begin; False if it was stopped meanwhile."""
+        self.nodes = tuple(sorted(places))
+        self._seen.update(places)
+        self._send({"op": "reach", "places": places})
         blocked = {0: check.blocked({node: place for node, place in places.items() if node}, stopped)}
         for connection, (node, _) in list(self._connections.items()):
             answer = self._await(connection, stopped)
@@ -189,14 +259,68 @@ class Gang:
             if answer is None:  # it went away, which is noticed once the ranks are to start
                 continue
             blocked[node] = {int(other): str(reason) for other, reason in answer["blocked"].items()}
-        if any(blocked.values()):
+        if any(blocked.values()) and not self.is_elastic:
             self.end()
-            raise GangBlocked(reach.pairs_text(blocked, ordered))
-        self.hosts = tuple(host for host, _ in ordered)
+            raise GangBlocked(reach.pairs_text(blocked, places))
+        self.hosts = tuple(places[node][0] for node in self.nodes)
         # The port that the others have just reached.
         self.port = check.port
-        self._send({"op": "go", "port": self.port, "hosts": self.hosts})
+        self.round += 1
+        self._send({"op": "go", "round": self.round, "port": self.port, "nodes": self.nodes, "hosts": self.hosts})
         return True
+
+    # Gathering again
+
+    @property
+    def changes(self) -> bool:
+        """As the head, whether to gather again: nodes went away, or have come."""
+        return self.is_elastic and bool(self._comers or self.lost)
+
+    def hear_comer(self) -> bool:
+        """As the head, take in a node that connects while the others are at work; whether one waits now."""
+        assert self.listener is not None
+        came = self._welcome(self.listener, {})
+        if came is not None:
+            node, connection, place = came
+            self._comers[node] = (connection, place)
+        return bool(self._comers)
+
+    def change_text(self) -> str:
+        """As the head, what changed: "node 2 went away; node 1 came back"."""
+        gone = [node for node in self.lost if node not in self._comers]
+        texts = [f"node {node} went away" for node in sorted(gone)]
+        texts += [f"node {node} came{' back' if node in self._seen else ''}" for node in sorted(self._comers)]
+        return "; ".join(texts)
+
+    def _call_again(self, stopped: Callable[[], bool]) -> dict[int, tuple[str, int]]:
+        """The places of the nodes that are there: those that were at work, and those that came meanwhile."""
+        places = {}
+        self._send({"op": "again"})
+        for connection, (node, _) in list(self._connections.items()):
+            hello = self._await(connection, stopped)
+            while hello is not None and hello["op"] != "here":  # its result
+                hello = self._await(connection, stopped)
+            if hello is None or node in self._comers:
+                del self._connections[connection]
+                connection.close()
+            else:
+                places[node] = (hello["address"] or connection.getpeername()[0], hello["port"])
+        for node, (connection, place) in self._comers.items():
+            places[node] = place
+            self._connections[connection] = (node, wire.Frames())
+        self._comers.clear()
+        return places
+
+    def gather_again(self, stopped: Callable[[], bool]) -> bool:
+        """After this node's result: wait for the head's word; whether all gather again."""
+        for connection in self._connections:
+            while not self._called:
+                message = self._await(connection, stopped)
+                if message is None:
+                    return False
+                self._called = message.get("op") == "again"
+        called, self._called = self._called, False
+        return called
 
     def _look_for_shut_out(self, nodes: list[int]) -> None:
         """`GangBlocked` where one of these nodes has noted that it cannot connect to this one."""
@@ -217,19 +341,20 @@ class Gang:
         return f"{self._note}-{node}"
 
     def _connect(self, until: float | None, stopped: Callable[[], bool], check: reach.PortCheck) -> bool:
-        connection = self._reach_head(until, stopped)
+        connection = next(iter(self._connections), None) or self._reach_head(until, stopped)
         if connection is None:
             return False
+        self._connections[connection] = (0, wire.Frames())
         with contextlib.ExitStack() as stack:
-            stack.callback(connection.close)
+            stack.callback(self.close)
             message = self._introduce(connection, check, stopped)
             if stopped() or message is None or message.get("op") != "go":
                 if stopped() or message is not None:
                     return False  # the head ends the gang, and says why
                 raise self._missing_head()
             stack.pop_all()
-        self.port, self.hosts = message["port"], tuple(message["hosts"])
-        self._connections[connection] = (0, wire.Frames())
+        self.round, self.port = message["round"], message["port"]
+        self.nodes, self.hosts = tuple(message["nodes"]), tuple(message["hosts"])
         return True
 
     def _until(self) -> float | None:
@@ -288,7 +413,7 @@ class Gang:
             connection.sendall(wire.framed(hello))
             message = self._await(connection, stopped)
             if message is not None and message.get("op") == "reach":
-                places = {node: (str(host), int(port)) for node, (host, port) in enumerate(message["places"])}
+                places = {int(node): (str(host), int(port)) for node, (host, port) in message["places"].items()}
                 del places[own]
                 connection.sendall(wire.framed({"op": "reached", "blocked": check.blocked(places, stopped)}))
                 message = self._await(connection, stopped)
@@ -298,9 +423,18 @@ class Gang:
 
     def _await(self, connection: socket.socket, stopped: Callable[[], bool]) -> dict[str, Any] | None:
         """The next message of a node; None where it hangs up, and when this was stopped."""
-        while not stopped():
-            if select.select([connection], [], [], LOOK)[0]:
-                return _first(connection, None)
+        frames = self._connections[connection][1] if connection in self._connections else wire.Frames()
+        data = b""  # the last message may have come with this one
+        with contextlib.suppress(OSError, BackendError):
+            while not stopped():
+                for message in frames.feed(data):
+                    heard: dict[str, Any] = message
+                    return heard
+                data = b""
+                if select.select([connection], [], [], LOOK)[0]:
+                    data = connection.recv(1 << 16)
+                    if not data:
+                        break
         return None
 
     # Together
@@ -327,6 +461,8 @@ class Gang:
                     self._warned = True
                 elif operation == "end":
                     self.should_end = True
+                elif operation == "again":
+                    self._called = True
         except (BackendError, SettingsError):
             return self._hung_up(connection, node)
         return True
@@ -348,7 +484,7 @@ class Gang:
     @property
     def complete(self) -> bool:
         """Whether each other node has reported a result or is lost."""
-        return len(self.results) + len(self.lost) >= self.member.nodes - 1
+        return len(self.results) + len(self.lost) >= len(self.nodes) - 1
 
     def end(self) -> None:
         """As the head, tell the others to end."""
@@ -366,6 +502,11 @@ class Gang:
         """Hang up."""
         for connection in self._connections:
             connection.close()
+        for comer, _ in self._comers.values():
+            comer.close()
+        if self.listener is not None:
+            self.listener.close()
+            notes.remove(self._note)
         self._connections.clear()
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -437,4 +578,4 @@ def _first(connection: socket.socket, patience: float | None) -> dict[str, Any] 
 def gang_of(task: GangTask) -> Gang:
     """This node's gang, as a job tells it and the platform's variables."""
     member = member_of(topology_of(task), os.environ)
-    return Gang(member, note=task.note, token=task.token, timeout=task.timeout)
+    return Gang(member, note=task.note, token=task.token, timeout=task.timeout, least=task.least)

@@ -103,7 +103,7 @@ class PortCheck:
         return "" if answer == self._token else "another program answers there"
 
 
-def pairs_text(blocked: Mapping[int, Mapping[int, str]], places: Sequence[tuple[str, int]]) -> str:
+def pairs_text(blocked: Mapping[int, Mapping[int, str]], places: Mapping[int, tuple[str, int]]) -> str:
     """Which nodes cannot reach which: "node 2 cannot reach node 1 (10.0.0.2, port 41233): no answer within 10 s".
 
     `blocked` has for each node those that it cannot reach, with the reason, `places` addresses and ports by node.

@@ -55,6 +55,16 @@ def nodes_of(job: Job) -> int:
     return int(job.step.settings.resources.get("nodes", 1)) if job.kind == "step" else 1
 
 
+def least_nodes(job: Job) -> int:
+    """With how many of its nodes a job goes on where others go away; 0 where it needs all of them."""
+    launch = job.step.settings.launch
+    if launch is None or nodes_of(job) == 1:
+        return 0
+    from stoker.launchers.registry import LAUNCHERS  # only for steps on several nodes
+
+    return LAUNCHERS.load(launch.launcher).least_nodes(launch.arguments)
+
+
 def gang_task(job: Job, folder: str, topology: str | Topology = "stoker", *, token: str | None = None) -> GangTask:
     """How the nodes of an attempt find each other (`worker.cluster`): the same document for all of them.
 
@@ -68,6 +78,7 @@ def gang_task(job: Job, folder: str, topology: str | Topology = "stoker", *, tok
         note=os.path.join(folder, f"gang-{dashed_name(job.name)}.json"),
         token=os.urandom(16).hex() if token is None else token,
         timeout=DEFAULTS.gang_timeout if launch is None else launch.gang_timeout,
+        least=least_nodes(job),
     )
 
 

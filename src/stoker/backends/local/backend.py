@@ -9,6 +9,7 @@ those that it had not read are sent again.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Final, Hashable, Iterable, Literal, Mapping, Sequence
@@ -145,26 +146,29 @@ class LocalBackend:
             self._worker_of[job.name] = worker = self._choose_worker(job)
             self._send(worker, job)
             return
-        settings_environment, workers = job.step.settings.environment, []
         gang = gang_task(job, self._site.scratch) if nodes > 1 else None
-        for node in range(nodes):
-            lease = leases[node] if leases else None
-            visibility = {} if lease is None else _visibility(lease)
-            position = {} if gang is None else node_environment(node, nodes)
-            workers.append(
-                self._fork_worker(
-                    job,
-                    once=True,
-                    contain=True,
-                    environment={**settings_environment, **visibility, **position},
-                    lease=lease,
-                    node=node,
-                )
-            )
-        self._dedicated.add(job.name, workers)
+        workers = [self._fork_node(job, node, leases[node] if leases else None, gang) for node in range(nodes)]
+        self._dedicated.add(job.name, workers, gang)
         self._worker_of[job.name] = workers[0]
         for worker in workers:
             self._send(worker, job, gang)
+
+    def _fork_node(self, job: Job, node: int, lease: Lease | None, gang: GangTask | None) -> WorkerHandle:
+        """The worker of one node of a job."""
+        visibility = {} if lease is None else _visibility(lease)
+        position = {} if gang is None else node_environment(node, nodes_of(job))
+        environment = {**job.step.settings.environment, **visibility, **position}
+        return self._fork_worker(job, once=True, contain=True, environment=environment, lease=lease, node=node)
+
+    def _bring_back(self, worker: WorkerHandle, name: str) -> None:
+        """Start a node again that went away, of a gang that goes on without it; the gang bounds how often."""
+        gang, job = self._dedicated.elastic_gang(name), self._jobs.get(name)
+        if gang is None or job is None or not worker.node:
+            return
+        with contextlib.suppress(BackendError):  # the others go on without it
+            again = self._fork_node(job, worker.node, worker.lease, gang)
+            self._dedicated.join(name, again)
+            self._send(again, job, gang)
 
     def _choose_worker(self, job: Job) -> WorkerHandle:
         if job.step.settings.isolation == "fresh" and job.kind == "step":
@@ -339,7 +343,9 @@ class LocalBackend:
         unread = worker.take_back()
         # The running job goes first, so that the last output counts as its own.
         if worker.jobs:
-            self._fail(worker, worker.jobs[0], exited)
+            name = worker.jobs[0]
+            self._fail(worker, name, exited)
+            self._bring_back(worker, name)
         elif unread:
             # It died before it read a job. The job may be the cause, so the engine counts how often it happens.
             self._report_end(worker, unread.pop(0), JobStatus(state="unknown", lost=True))
@@ -427,7 +433,7 @@ class LocalBackend:
                     self._resubmit(name)
             if id not in self._worker_of:
                 return
-        for node_worker in (worker, *self._dedicated.others(id)):
+        for node_worker in self._dedicated.ending(id) or (worker,):
             node_worker.server.end(node_worker.number, grace=grace)
 
     def close(self) -> None:
@@ -458,19 +464,31 @@ class DedicatedWorkers:
     def __init__(self) -> None:
         self._workers: dict[str, list[WorkerHandle]] = {}
         self._statuses: dict[str, JobStatus] = {}
+        self._elastic: dict[str, GangTask] = {}
 
-    def add(self, name: str, workers: Iterable[WorkerHandle]) -> None:
+    def add(self, name: str, workers: Iterable[WorkerHandle], gang: GangTask | None) -> None:
         """Add a job's workers, by node."""
         self._workers[name] = list(workers)
+        if gang is not None and gang.least:
+            self._elastic[name] = gang
+
+    def join(self, name: str, worker: WorkerHandle) -> None:
+        """Add the worker of a node that comes back."""
+        self._workers[name].append(worker)
+
+    def elastic_gang(self, name: str) -> GangTask | None:
+        """The gang of a job whose nodes may come back; None where they do not, and once the job is to end."""
+        return self._elastic.get(name)
 
     def set_status(self, name: str, status: JobStatus) -> Sequence[WorkerHandle]:
         """Set the status of a job, as its first node reports it; the workers that remain to be ended."""
         self._statuses.setdefault(name, status)
-        return self._workers.get(name, ())
+        return self.ending(name)
 
-    def others(self, name: str) -> Sequence[WorkerHandle]:
-        """The remaining workers of a job's further nodes."""
-        return [worker for worker in self._workers.get(name, ()) if worker.node]
+    def ending(self, name: str) -> Sequence[WorkerHandle]:
+        """The workers of a job that is to end: none of them comes back."""
+        self._elastic.pop(name, None)
+        return self._workers.get(name, ())
 
     def is_head(self, worker: WorkerHandle, name: str) -> bool:
         """Whether a worker is that of the job's first node."""

@@ -23,7 +23,7 @@ from typing import Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.leasing import requested_lease
-from stoker.backends.base.messages import boot_spec, gang_task, nodes_of
+from stoker.backends.base.messages import boot_spec, gang_task, least_nodes, nodes_of
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import device_request, vendor_of
 from stoker.backends.slurm.environment import image_file, node_python, python_lines, setup_lines, uses_own_python
@@ -332,6 +332,8 @@ def _limits(job: Job, settings: SlurmSettings) -> Iterator[str]:
     if warning is not None:
         yield f"--signal=B:USR1@{math.ceil(warning)}"  # to the batch process alone
     yield "--requeue" if settings.get("requeue") else "--no-requeue"
+    if least_nodes(job):
+        yield "--no-kill"
 
 
 def _other_options(settings: SlurmSettings) -> Iterator[str]:
@@ -418,7 +420,7 @@ def _python(job: Job, settings: SlurmSettings) -> str:
 
 
 def _srun(job: Job, here: str) -> Iterator[str]:
-    """The srun command of a step on all nodes; the first process that fails ends them all.
+    """The srun command of a step on all nodes; the first process that fails ends them all, unless they need not be all.
 
     It has the job's CPUs only if it says so again (https://slurm.schedmd.com/srun.html#OPT_cpus-per-task), and leaves
     them to a further srun that a launcher may start in it only with `--overlap`. A site's default for `--mpi` would put
@@ -429,7 +431,9 @@ def _srun(job: Job, here: str) -> Iterator[str]:
     yield from ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     if cpus:
         yield f"--cpus-per-task={math.ceil(cpus)}"
-    yield from ("--overlap", "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--export=ALL", "--input=none")
+    yield "--overlap"
+    yield from ("--kill-on-bad-exit=0", "--no-kill") if least_nodes(job) else ("--kill-on-bad-exit=1",)
+    yield from ("--wait=0", "--mpi=none", "--export=ALL", "--input=none")
     yield from ("--open-mode=append", f"--output={pattern(here)}/0/out-%n", f"--error={pattern(here)}/0/err-%n")
 
 

@@ -31,7 +31,15 @@ import attrs
 from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease, samples_file
-from stoker.backends.base.messages import boot_spec, gang_task, is_below, nodes_of, request_digest, with_copies
+from stoker.backends.base.messages import (
+    boot_spec,
+    gang_task,
+    is_below,
+    least_nodes,
+    nodes_of,
+    request_digest,
+    with_copies,
+)
 from stoker.backends.kubernetes.request import pod as podprogram
 from stoker.backends.kubernetes.request.accelerators import accelerator_request
 from stoker.backends.kubernetes.request.check import image_environment, image_of
@@ -475,8 +483,8 @@ def manifest(
         life["ttlSecondsAfterFinished"] = math.ceil(request.settings.get("ttl"))
     if count > 1:
         spec.update(completionMode="Indexed", completions=count, parallelism=count)
-    if len(jobs) > 1:
-        # One element's failure is not the others'. https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
+    if len(jobs) > 1 or least_nodes(job):
+        # One element's failure is not the others', nor a node's that of a gang that goes on without it. https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
         del spec["backoffLimit"]
         spec["backoffLimitPerIndex"] = 0
     labels = {**labels_of(job), **admitted.labels}
