@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stoker.backends.sagemaker.settings import SagemakerSettings
     from stoker.backends.skypilot.settings import SkypilotSettings
     from stoker.backends.slurm.settings import SlurmSettings
+    from stoker.core.data import DataCache
     from stoker.core.docker import DockerSettings
     from stoker.core.ladder import Alternative, Halve, Scale
     from stoker.core.launch import Launch
@@ -41,6 +42,7 @@ __all__ = [
     "Command",
     "Component",
     "ContainerSettings",
+    "DataCache",
     "DeepSpeed",
     "DockerSettings",
     "Halve",
@@ -73,6 +75,7 @@ _HOMES = {
     "Command": "stoker.launchers.command",
     "Component": "stoker.stacks",
     "ContainerSettings": "stoker.backends.docker.settings",
+    "DataCache": "stoker.core.data",
     "DeepSpeed": "stoker.launchers.deepspeed",
     "DockerSettings": "stoker.core.docker",
     "Halve": "stoker.core.ladder",

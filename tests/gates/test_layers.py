@@ -38,6 +38,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
         "stoker.backends.base.mailprogram",
         "stoker.backends.base.storeprogram",
     ),
+    "huggingface_hub": ("stoker.nodecache.hub",),  # in a process of its own, where a step has data of the hub
     "jax": ("stoker.launchers.jax",),
     "jinja2": ("stoker.ui",),
     "keyring": ("stoker.worker.secrets", "stoker.client.namedsecrets"),  # where the driver reads a password

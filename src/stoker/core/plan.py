@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Iterator, Literal, Mapping, Seq
 
 import attrs
 
+from stoker.core.data import StepData
 from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import StepOutput
 from stoker.core.protocol import FunctionSource, HookFacts, StepResult, WorkerEvent
@@ -79,6 +80,8 @@ class StepPlan:
     """The Python environment of its own that it gets on this machine; empty for the driver's."""
     runner: str = ""
     """What runs a task of the function, as "module:attribute"; empty where it is called with its inputs."""
+    data: Mapping[str, StepData] = attrs.field(factory=dict)
+    """What is brought to its node, by name, as it was when the run was planned."""
     proof: Proof | None = None
     """Whether it can use its accelerators, as far as that is known before the run; None for a step that asks for
     none."""
@@ -101,8 +104,10 @@ def uses_cache(step: StepPlan) -> bool:
     """Whether the step's result is taken from the cache and kept in it.
 
     It is not if the step's code looks up other code by name, which no key can know but its own `cache_key`; unless it
-    was given `cache=True`.
+    was given `cache=True`. Nor is it if nobody knows what its data is.
     """
+    if not all(one.identity for one in step.data.values()):
+        return False
     return step.settings.cache is not False and (not step.lookups or not lookup_text(step) or cached_anyway(step))
 
 

@@ -15,6 +15,7 @@ from stoker.core.units import UNSET
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
+    from stoker.core.data import DataCache, StepData
     from stoker.core.devices import Lease
     from stoker.core.launch import Launch
 
@@ -83,9 +84,11 @@ SECRET_VALUES: Final = "/run/stoker/secrets.json"
 class StepTask:
     """What a worker gets of a step, once. `runner` names what runs a task of the function, as "module:attribute";
     empty where it is called with its inputs. `discards`: what the function returns is kept by another rank. `track`
-    names the libraries whose calls are logged as metrics. `previews`: an output that is pickled gets one."""
+    names the libraries whose calls are logged as metrics. `previews`: an output that is pickled gets one. `data` is
+    brought to the node before the step begins, into `data_cache`."""
 
     COMPACT: ClassVar = True
+    LATE: ClassVar = {"StepData": "stoker.core.data", "DataCache": "stoker.core.data"}
     name: str
     source: FunctionSource
     outputs: tuple[str, ...]
@@ -96,6 +99,8 @@ class StepTask:
     discards: bool = False
     track: tuple[str, ...] = ()
     previews: bool = True
+    data: Mapping[str, StepData] = attrs.field(factory=dict)
+    data_cache: DataCache | None = None
 
 
 @frozen(kw_only=True)

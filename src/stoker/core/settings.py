@@ -11,6 +11,7 @@ import attrs
 
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
+from stoker.core.data import DataCache
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import Alternative, Halve, Rung, Scale, parse_ladder
@@ -185,6 +186,10 @@ class StepSettings:
     """Whether the worker makes a preview of an output that is pickled."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Variables of the step's process."""
+    data: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    """What is brought to the node before the step begins: name → `uri`, `include` and `exclude` (`core.data`)."""
+    data_cache: DataCache | None = None
+    """Where a node keeps it for later steps."""
     launch: Launch | None = None
     step_operator: str | None = None
     """The name of the backend that runs this step in place of the orchestrator."""

@@ -11,7 +11,6 @@ code of the driver.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -20,13 +19,14 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Callable, Final, Iterator, Mapping, Sequence
+from typing import IO, Callable, Final, Mapping, Sequence
 
 from stoker.core.errors import BackendError
 from stoker.core.packages import Interpreter, PackageSettings
 from stoker.core.usercode import is_installed, own_code
 from stoker.core.words import time_text
 from stoker.images.installers import commands, python_of
+from stoker.images.sharing import lock_path, share, try_lock
 from stoker.images.wheel import VENDORED, worker_bundle
 
 FOLDER: Final = "environments"
@@ -38,6 +38,7 @@ _REMOVED_VARIABLES: Final = frozenset(
     {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
     | {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT"}
 )
+_LOCKS: Final = "put STOKER_HOME on a file system that knows locks"
 _WORKER_CHECK: Final = (
     "import json, sys; path = list(sys.path); "
     "import stoker.worker.forkserver, stoker.worker.serving, stoker.worker.worker; print(json.dumps(path))"
@@ -63,7 +64,13 @@ class Environments:
         """
         if name not in self._interpreters:
             folder = self._folder / name
-            self._locks[name] = _share_lock(folder, lambda: self._make(folder, packages, step, more), self.report)
+            self._locks[name] = share(
+                folder,
+                made=lambda: _is_made(folder),
+                make=lambda lock: self._make(folder, packages, step, more),
+                waiting=lambda: self.report(f"waiting for another process, which makes environment {name}"),
+                fix=_LOCKS,
+            )
             os.utime(folder / RECORD)
             self._interpreters[name] = self._check_worker(folder, step)
         return self._interpreters[name]
@@ -149,7 +156,7 @@ def sweep(home: Path, *, before: float | None, dry_run: bool) -> tuple[list[str]
     size = 0
     for name in dict.fromkeys(path.name.removeprefix(".").removesuffix(".lock") for path in paths):
         environment = folder / name
-        with _try_lock(environment) as locked:
+        with try_lock(environment, _LOCKS) as locked:
             if not locked or not _is_old(environment, before):
                 continue
             if environment.is_dir():
@@ -159,7 +166,7 @@ def sweep(home: Path, *, before: float | None, dry_run: bool) -> tuple[list[str]
                 # The record goes first: what an interruption leaves is incomplete, and the next sweep removes it.
                 (environment / RECORD).unlink(missing_ok=True)
                 shutil.rmtree(environment, ignore_errors=True)
-                _lock_path(environment).unlink(missing_ok=True)
+                lock_path(environment).unlink(missing_ok=True)
     return names, size
 
 
@@ -179,74 +186,6 @@ def _size(environment: Path) -> int:
 
 def _is_made(folder: Path) -> bool:
     return (folder / RECORD).is_file() and os.access(python_of(folder), os.X_OK)
-
-
-def _lock_path(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
-
-
-@contextlib.contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
-    """Hold the exclusive lock of an environment; yields whether it was free."""
-    file = _open_lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
-        yield file is not None
-    finally:
-        if file is not None:
-            file.close()
-
-
-def _open_lock(folder: Path, operation: int) -> IO[str] | None:
-    """The lock file, locked, or None if another process has it; a file that was removed meanwhile is opened again."""
-    path = _lock_path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 the lock is held as long as it is open
-        try:
-            fcntl.flock(file, operation)
-            if _is_same_file(file, path):
-                return file
-        except BlockingIOError:
-            file.close()
-            return None
-        except OSError as error:
-            file.close()
-            raise BackendError(
-                f"{path} cannot be locked: {error}", fix="put STOKER_HOME on a file system that knows locks"
-            ) from error
-        except BaseException:  # raised again
-            file.close()
-            raise
-        file.close()
-
-
-def _is_same_file(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _share_lock(folder: Path, make: Callable[[], None], report: Callable[[str], None]) -> IO[str]:
-    """A shared lock of an environment that exists: `make` makes it if no other process was first."""
-    while True:
-        for operation in (fcntl.LOCK_SH, fcntl.LOCK_EX):
-            file = _open_lock(folder, operation | fcntl.LOCK_NB)
-            if file is None:
-                report(f"waiting for another process, which makes environment {folder.name}")
-                file = _open_lock(folder, operation)
-            assert file is not None, "a lock that is waited for is had"
-            try:
-                if operation == fcntl.LOCK_EX and not _is_made(folder):
-                    make()
-                # Changing the kind of a lock releases it for a moment, so the state is checked again.
-                fcntl.flock(file, fcntl.LOCK_SH)
-                if _is_made(folder) and _is_same_file(file, _lock_path(folder)):
-                    return file
-            except BaseException:  # raised again
-                file.close()
-                raise
-            file.close()
 
 
 def module_path(text: str) -> list[str] | None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Unpack
 
+    from stoker.core.data import DataCache
     from stoker.core.launch import Launch
     from stoker.core.plan import Plan
     from stoker.core.settings import DockerSettings, Monitor, PackageSettings, ResourceSettings, Retry
@@ -81,6 +82,8 @@ class Options(TypedDict, total=False):
     track: str | Sequence[str]
     previews: bool
     environment: Mapping[str, str] | None
+    data: Mapping[str, Any] | None
+    data_cache: DataCache | Mapping[str, Any] | str | None
     launch: Launch | Mapping[str, Any] | str | None
     step_operator: str | None
     on_success: Hook

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping
 import attrs
 
 from stoker.core import units
+from stoker.core.data import DataCache, parse_data
 from stoker.core.docker import DockerSettings, parse_environment
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import single
@@ -158,6 +159,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "track": Option(parse=_tracked),
     "previews": Option(parse=_flag),
     "environment": Option(parse=_environment),
+    "data": Option(parse=parse_data),
+    "data_cache": _fields_of(DataCache, short="folder"),
     "launch": Option(parse=_launch, kind=Launch),
     "step_operator": Option(parse=_operator),
     "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
@@ -269,6 +272,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
     resources = ResourceSettings(**_without_none(plain.pop("resources", None)))
     check_complete(resources)
     docker, packages = plain.pop("docker", None), plain.pop("packages", None)
+    cache = plain.pop("data_cache", None)
     retry = _without_none(plain.pop("retry", None))
     monitor = _without_none(plain.pop("monitor", None))
     if retry.get("on_oom") and "times" not in retry:
@@ -279,6 +283,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
         resources=resources,
         docker=None if docker is None else DockerSettings(**_without_none(docker)),
         packages=None if packages is None else PackageSettings(**_without_none(packages)),
+        data_cache=None if cache is None else DataCache(**_without_none(cache)),
         retry=attrs.evolve(NO_RETRY, **retry),
         monitor=attrs.evolve(WATCHED, **monitor),
         environment=_without_none(plain.pop("environment", None)),

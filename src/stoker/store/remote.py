@@ -262,7 +262,12 @@ def _missing_package(uri: str, error: ImportError) -> MissingPackage:
 
 
 def cache_folder(uri: str) -> str:
-    """The folder for downloads from a remote store: below STOKER_CACHE, ~/.cache, or a private folder in /tmp."""
+    """The folder for downloads from a remote store, below `cache_root`."""
+    return os.path.join(cache_root(), hashlib.sha256(uri.encode()).hexdigest()[:16])
+
+
+def cache_root() -> str:
+    """The folder for what is downloaded: STOKER_CACHE, ~/.cache/stoker, or a private folder in /tmp."""
     root = os.environ.get("STOKER_CACHE")
     if not root:
         root = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "stoker")
@@ -277,7 +282,7 @@ def cache_folder(uri: str) -> str:
                 raise StoreError(
                     f"{root} belongs to somebody else", fix="set STOKER_CACHE to a folder of yours"
                 ) from None
-    return os.path.join(root, hashlib.sha256(uri.encode()).hexdigest()[:16])
+    return root
 
 
 class FolderBlobs:

@@ -150,6 +150,7 @@ def _request_of(step: IdentityKey[StepPlan], hook: IdentityKey[FunctionSource | 
         "source": attrs.asdict(plan.source if hook.value is None else hook.value),
         "image": plan.image,
         "settings": to_json(plan.settings),
+        "data": to_json(plan.data),
     }
     return {name: _sorted_text(value) for name, value in request.items()}
 
@@ -175,6 +176,8 @@ def step_task(step: StepPlan) -> StepTask:
         runner=step.runner,
         track=step.settings.track,
         previews=step.settings.previews,
+        data=step.data,
+        data_cache=step.settings.data_cache if step.data else None,
     )
 
 
@@ -191,4 +194,6 @@ def task_key(step: StepPlan) -> Hashable:
         step.runner,
         step.settings.track,
         step.settings.previews,
+        tuple(step.data.items()),
+        step.settings.data_cache if step.data else None,
     )
