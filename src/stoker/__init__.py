@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stoker.report.notebook import run_report as run_report
     from stoker.run.start import pipeline as pipeline
     from stoker.worker.context import context as context
+    from stoker.worker.data import data as data
     from stoker.worker.memory import cleanup_memory as cleanup_memory
     from stoker.worker.metrics import log_metrics as log_metrics
 
@@ -41,6 +42,7 @@ __all__ = [
     "between",
     "cleanup_memory",
     "context",
+    "data",
     "each",
     "load_artifact",
     "log_metadata",
@@ -62,6 +64,7 @@ _HOMES = {
     "between": "stoker.core.sweep",
     "cleanup_memory": "stoker.worker.memory",
     "context": "stoker.worker.context",
+    "data": "stoker.worker.data",
     "each": "stoker.pipelines.functional",
     "load_artifact": "stoker.naming",
     "log_metadata": "stoker.naming",

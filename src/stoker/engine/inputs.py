@@ -10,7 +10,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 from stoker.core.artifact import content_of, from_wire, names_in
 from stoker.core.errors import DamagedArtifact, StokerError
 from stoker.core.plan import StepPlan
-from stoker.plan.cachekey import Environment, FixedEnvironment, InputCode, KeyParts
+from stoker.plan.cachekey import DATA, Environment, FixedEnvironment, InputCode, KeyParts
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -237,9 +237,14 @@ def key_parts(step: StepPlan, inputs: Mapping[str, Any], here: Environment, inpu
         inputs={name: tree_digest(tree) for name, tree in inputs.items()},
         input_code=code,
         outputs=output_words(step),
-        environment=environment.identities(packages),
+        environment={**environment.identities(packages), **data_identities(step)},
         extra=step.settings.cache_key,
     )
+
+
+def data_identities(step: StepPlan) -> dict[str, str]:
+    """What a cache key says of what is brought to a step: the digest of all of it, by name."""
+    return {f"{DATA}{name}": one.identity for name, one in step.data.items()}
 
 
 def output_words(step: StepPlan) -> list[str]:

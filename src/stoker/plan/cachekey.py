@@ -33,6 +33,8 @@ FORMAT: Final = 2
 
 ENVIRONMENTS: Final = ("python", "image", "packages")
 """Names in `KeyParts.environment` that are no package's."""
+DATA: Final = "data "
+"""Begins the names there of what is brought to the step (`core.data`)."""
 
 _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
 
@@ -166,7 +168,9 @@ def recipe_document(step: StepPlan, key: KeyParts) -> dict[str, Any]:
         if len(text) <= _LONGEST_VALUE and not looks_secret(label.rpartition(".")[2], text):
             parts[label]["text"] = text
     for name, installed in key.environment.items():
-        if name not in ENVIRONMENTS:
+        if name.startswith(DATA):
+            parts[name] = {"digest": installed, "kind": "value", "text": step.data[name.removeprefix(DATA)].name}
+        elif name not in ENVIRONMENTS:
             # Files without a distribution are shown by the version that they give themselves.
             version = _version(name) if installed.startswith("files ") else installed
             parts[name] = {"digest": installed, "kind": "package", "text": f"{name} {version}".rstrip()}

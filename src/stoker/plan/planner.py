@@ -380,7 +380,13 @@ def replan(recorded_plan: Plan, overrides: Overrides, stack: Stack) -> Plan:
         settings, origins = resolved[key]
         backend, environment = settings.step_operator or ORCHESTRATOR, environment_name(settings)
         changed = attrs.evolve(
-            step, settings=settings, origins=origins, backend=backend, environment=environment, lock=""
+            step,
+            settings=settings,
+            origins=origins,
+            backend=backend,
+            environment=environment,
+            lock="",
+            data=step.data if settings.data == step.settings.data else {},
         )
         steps.append(changed)
         check_ladder(steps[-1])

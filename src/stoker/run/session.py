@@ -265,6 +265,7 @@ class Session:
         """The plan with the proofs of its accelerators, and the findings of all rules: those of images, wheels, drivers
         and chips, and those of other distributions.
         """
+        plan = self._with_data(plan, settings)
         builder = self._builder or self.builder(settings, lambda text: None)
         hosts = builder.hosts if builder is not None and builder.has_work(plan.steps) else {}
         if builder is not None:
@@ -305,6 +306,21 @@ class Session:
         plan = attrs.evolve(plan, steps=steps, findings=(*plan.findings, *findings))
         return attrs.evolve(plan, locks=self.locking().documents()) if hosts else plan
 
+    def _with_data(self, plan: Plan, settings: PipelineSettings) -> Plan:
+        """The plan with what the data of its steps is, and the findings about that."""
+        if all(step.data or not step.settings.data for step in plan.steps):
+            return plan
+        from stoker.plan.data import with_data
+
+        flavors = self._flavors(settings)
+        steps, found = with_data(
+            plan.steps,
+            self.questions,
+            self.secrets,
+            far=lambda name: BACKENDS.load(flavors[name][0]).sends_code and not self.request.debug,
+        )
+        return attrs.evolve(plan, steps=steps, findings=(*plan.findings, *found))
+
     def ask_backend(self, name: str, where: str, check: Callable[[], Iterable[Finding]]) -> Iterable[Finding]:
         """What a backend says that asks its cluster; that it was not asked, or gave no answer in time, is a finding."""
         part = self.stack.parts[name]
@@ -341,13 +357,14 @@ class Session:
         return None if is_plain(reference) else planned_reading(LayerCache(self.stack.home))
 
     def prove_step(self, plan: Plan, step: StepPlan) -> StepPlan:
-        """A step of a dynamic pipeline with its proof, now that it is known; a `PreflightError` where it is refused."""
-        if step.proof is not None or not step.settings.resources.gpus_per_node:
+        """A step of a dynamic pipeline with its proof and its data, now that it is known; a `PreflightError` where it is refused."""
+        proved = step.proof is not None or not step.settings.resources.gpus_per_node
+        if proved and (step.data or not step.settings.data):
             return step
         self.questions.begin()
-        proved = self.prove(attrs.evolve(plan, steps=(step,), findings=()), plan.settings)
-        refuse(proved)
-        return proved.steps[0]
+        judged = self.prove(attrs.evolve(plan, steps=(step,), findings=()), plan.settings)
+        refuse(judged)
+        return judged.steps[0]
 
     def devices(self) -> Devices:
         """This machine's accelerators, or the pretended ones; opened at the first call, since probing takes a while."""

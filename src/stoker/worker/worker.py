@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Protocol, Seque
 import attrs
 
 from stoker.core.artifact import StoredArtifact, from_wire
-from stoker.core.errors import DamagedArtifact, SerializationError, StokerError
+from stoker.core.errors import DamagedArtifact, DiskFull, SerializationError, StokerError
 from stoker.core.plugins import resolve
 from stoker.core.protocol import (
     EXTRA_TIME,
@@ -32,6 +32,7 @@ from stoker.core.protocol import (
 from stoker.core.status import (
     CANCELLED,
     CAUSES,
+    DISK_FULL,
     EXITED,
     IMPORT_ERROR,
     INPUT_ERROR,
@@ -161,12 +162,7 @@ class Worker:
         except gate.GateError as error:
             refusal = failure_result(error.cause, error)
             document = attrs.evolve(refusal.error or StepError(), machine=lease.node or lease.host)
-            refusal = attrs.evolve(refusal, error=document)
-            if job.gang is not None:
-                from stoker.worker import cluster
-
-                cluster.gang_of(job.gang).decline(refusal, lambda: False)  # SIGTERM ends it by an exception
-            return refusal
+            return _declined(job, attrs.evolve(refusal, error=document))
         if proof.fallback:
             from stoker.vendors.table import NO_DEVICES
 
@@ -182,7 +178,19 @@ class Worker:
         return attrs.evolve(result, proved=proof.facts, fallback=proof.fallback or result.fallback)
 
     def _run_step(self, job: WorkerJob, step: StepTask) -> StepResult:
-        """Run the step in this process, or in the ranks of a launcher."""
+        """Run the step with its data in this process, or in the ranks of a launcher."""
+        with contextlib.ExitStack() as held:
+            if step.data and job.context.get("data") is None:
+                from stoker.worker import data
+
+                try:
+                    job = data.bring(job, step, self.emit, held)
+                except (StokerError, OSError) as error:
+                    cause = DISK_FULL if isinstance(error, DiskFull) else INPUT_ERROR
+                    return _declined(job, self._failure(job, cause, error))
+            return self._run_with_data(job, step)
+
+    def _run_with_data(self, job: WorkerJob, step: StepTask) -> StepResult:
         if job.launch is None:
             return self._run_in_process(job, step)
         if self._distribute is None:
@@ -345,6 +353,15 @@ def _tracking(words: Sequence[str]) -> contextlib.AbstractContextManager[None]:
     from stoker.worker.tracking import tracking
 
     return tracking(words)
+
+
+def _declined(job: WorkerJob, refusal: StepResult) -> StepResult:
+    """The result of a job that cannot begin; other nodes of its gang hear of it."""
+    if job.gang is not None:
+        from stoker.worker import cluster
+
+        cluster.gang_of(job.gang).decline(refusal, lambda: False)  # SIGTERM ends it by an exception
+    return refusal
 
 
 def _drop_event(event: WorkerEvent) -> None:

@@ -171,7 +171,7 @@ class LocalBackend:
             self._send(again, job, gang)
 
     def _choose_worker(self, job: Job) -> WorkerHandle:
-        if job.step.settings.isolation == "fresh" and job.kind == "step":
+        if (job.step.settings.isolation == "fresh" or job.step.data) and job.kind == "step":
             return self._fork_worker(job, once=True, environment=job.step.settings.environment)
         for worker in self._servers.warm(reversed(self._idle), job.step.environment):
             self._idle.remove(worker)
@@ -195,7 +195,11 @@ class LocalBackend:
     ) -> WorkerHandle:
         preload = self._preloads.of(job) if once else ()
         server = self._servers.get(
-            job.step.environment, self._environments, clean=lease is not None, preloads=bool(preload)
+            job.step.environment,
+            self._environments,
+            # Libraries read where they keep data when they are imported, and that is not known before it is brought.
+            clean=lease is not None or (once and bool(job.step.data)),
+            preloads=bool(preload),
         )
         self._count += 1
         worker = WorkerHandle(self._count, server, once=once, contain=contain, lease=lease, node=node)
