@@ -114,7 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hub.asked[path] += 1
         if path.startswith("/lfs/"):
             kind, name, file = path.removeprefix("/lfs/").split("|", 2)
-            return self._send_file(self.hub.repositories[f"{kind}/{name}"].files[file], {}, body=body)
+            self._send_file(self.hub.repositories[f"{kind}/{name}"].files[file], {}, body=body)
+            return
         row, resolved = _ROW.fullmatch(path), _FILE.fullmatch(path)
         if row:
             kind, name, word, revision = row.groups()
@@ -122,22 +123,28 @@ class _Handler(BaseHTTPRequestHandler):
             kind, name, revision, file = resolved.groups()
             kind = kind or "models"
         else:
-            return self._send(404, {"error": "no such page"})
+            self._send(404, {"error": "no such page"})
+            return
         repository = self.hub.repositories.get(f"{kind}/{name}")
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         allowed = repository is not None and token in repository.readers
         if repository is None or (repository.private and not allowed):
-            return self._send(401 if not token else 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+            self._send(404 if token else 401, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+            return
         revision = urllib.parse.unquote(revision or "main")
         if revision not in ("main", "v1", repository.commit):
-            return self._send(404, {"error": f"Invalid rev id: {revision}"}, {"X-Error-Code": "RevisionNotFound"})
+            self._send(404, {"error": f"Invalid rev id: {revision}"}, {"X-Error-Code": "RevisionNotFound"})
+            return
         refused = repository.gated and not allowed
         if refused and (resolved or word == "auth-check"):
-            return self._send(403 if token else 401, {"error": "Access is restricted"}, {"X-Error-Code": "GatedRepo"})
+            self._send(403 if token else 401, {"error": "Access is restricted"}, {"X-Error-Code": "GatedRepo"})
+            return
         if resolved:
-            return self._send_resolved(repository, kind, name, file, body=body)
+            self._send_resolved(repository, kind, name, file, body=body)
+            return
         if word == "tree":
-            return self._send_tree(repository, query)
+            self._send_tree(repository, query)
+            return
         facts = {"id": name, "sha": repository.commit, "gated": "auto" if repository.gated else False, "tags": []}
         self._send(200, {**facts, "private": repository.private, "downloads": 0, "likes": 0, "siblings": []})
 
@@ -157,10 +164,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_resolved(self, repository: Repository, kind: str, name: str, file: str, *, body: bool) -> None:
         data = repository.files.get(file)
         if data is None:
-            return self._send(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+            self._send(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+            return
         headers = {"X-Repo-Commit": repository.commit}
         if file not in repository.large:
-            return self._send_file(data, {**headers, "ETag": f'"{blob(data)}"'}, body=body)
+            self._send_file(data, {**headers, "ETag": f'"{blob(data)}"'}, body=body)
+            return
         headers["X-Linked-Etag"] = f'"{hashlib.sha256(data).hexdigest()}"'
         headers["X-Linked-Size"] = str(len(data))
         elsewhere = self.hub.address.replace("127.0.0.1", "localhost")  # the hub has another host for them
@@ -170,7 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, data: bytes, headers: Mapping[str, str], *, body: bool) -> None:
         fault = self.hub.fault() if body else None
         if fault is not None and fault[0] == "status":
-            return self._send(fault[1], {"error": "busy"}, {"Retry-After": "0"})
+            self._send(fault[1], {"error": "busy"}, {"Retry-After": "0"})
+            return
         if fault is not None and fault[0] == "spoil":
             data = bytes([data[0] ^ 1]) + data[1:]
         start = int(self.headers["Range"].removeprefix("bytes=").partition("-")[0]) if "Range" in self.headers else 0

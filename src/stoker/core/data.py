@@ -1,4 +1,4 @@
-"""Data that a step asks for: where it lies, what it was when the run was planned, and the folder of a node that keeps it.
+"""Data that a step asks for: where it lies, what it was when the run was planned, and a node's folder that keeps it.
 
 Values only: `plan.data` asks for what lies there, `nodecache` brings it to the node where the step runs.
 """

@@ -78,6 +78,7 @@ class Receipt:
     plan's proof, None for a step without one; `prediction` is that proof in a line. `found` is what became of it in the
     job; None where the job ended before the gate could look. `placement` has "job", "id", "task", "node", "partition"
     and "url" on a platform with a queue, in which it waited for `queue_seconds`; None where that is not known.
+    `data_seconds` it waited with its devices for its data (of several nodes, the longest); None where it asks for none.
     `lost_seconds` of work after the last checkpoint failures ended, and for `restart_seconds` its launcher started
     ranks again; None where nothing failed, or that is not known.
     """
@@ -107,6 +108,7 @@ class Receipt:
     found: GateVerdict | None = None
     placement: Mapping[str, str] = attrs.field(factory=dict)
     queue_seconds: float | None = None
+    data_seconds: float | None = None
     lost_seconds: float | None = None
     restart_seconds: float | None = None
 

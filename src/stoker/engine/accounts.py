@@ -97,6 +97,7 @@ class Accounts:
             together(receipts),
             **_placement(facts),
             **_prediction(step, lease, result, facts["cause"]),
+            data_seconds=facts.get("data_seconds"),
             lost_seconds=facts["usage"].get("lost"),
             restart_seconds=facts["usage"].get("restarting"),
         )

@@ -136,6 +136,7 @@ def attempt_facts(
         "started": status.started or execution.facts.get("began") or _submitted(execution),
         "queued": execution.facts.get("queued", False),
         "place": execution.facts.get("place", {}),
+        "data_seconds": execution.facts.get("data_seconds"),
         "ended": status.ended or time.time(),
         "usage": to_json(status.usage),
         "exit_code": status.exit_code,

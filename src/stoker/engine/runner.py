@@ -18,7 +18,7 @@ from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBa
 from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import DeferredObserver, Observer
 from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
-from stoker.core.protocol import EXTRA_TIME, JOB, METRICS, RESIZED, STRAGGLER, WorkerEvent
+from stoker.core.protocol import BROUGHT, EXTRA_TIME, JOB, METRICS, RESIZED, STRAGGLER, WorkerEvent
 from stoker.core.status import (
     CRASHED,
     DAMAGED_INPUT,
@@ -337,6 +337,9 @@ class RunLoop:
         self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})
         if event.note in (STRAGGLER, RESIZED):
             self._observer.message(f"{key}: {event.data['message']}")
+        if event.note == BROUGHT and not update.hook:
+            facts = self._executions[key].facts
+            facts["data_seconds"] = max(float(event.data["seconds"]), facts.get("data_seconds") or 0.0)
         if event.note == EXTRA_TIME:
             self.tell(ev.Extended(key=key, attempt=attempt, seconds=float(event.data["seconds"])))
         if event.note == JOB and not update.hook:

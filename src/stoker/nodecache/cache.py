@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any, Callable, Final, Iterator, Mapping, Sequence
 
-import attrs
-
 from stoker.core.data import DataCache, StepData
 from stoker.core.errors import Away, BackendError, DiskFull, SettingsError
 from stoker.core.units import size_text, value_or
@@ -33,6 +31,8 @@ from stoker.images.sharing import lock_path, share, try_lock
 from stoker.nodecache.sources import Listing, Source, SourceFile, is_checked, problem_of
 from stoker.store.remote import cache_root
 
+FOLDER: Final = "STOKER_DATA_CACHE"
+"""The variable of a node that names the folder, whatever settings say."""
 RECORD: Final = "record.json"
 _PART: Final = ".part"
 _ROOM: Final = "room.json"
@@ -211,9 +211,10 @@ class Cache:
 
 
 def place_of(cache: DataCache | None, environ: Mapping[str, str]) -> Cache:
-    """The cache of this node by a step's settings; `SettingsError` where a variable in its folder is not set here."""
+    """The cache of this node by its own variable, else by a step's settings; `SettingsError` where a variable in the
+    folder is not set here."""
     settings = cache or DataCache()
-    folder = value_or(settings.folder, None)
+    folder = environ.get(FOLDER) or value_or(settings.folder, None)
     if not folder:
         return Cache(Path(cache_root(), "data"), value_or(settings.size, None))
     path = os.path.expanduser(os.path.expandvars(folder))

@@ -18,9 +18,7 @@ from stoker.core.data import HubPlace, StepData, hub_place
 from stoker.core.errors import Away, DiskFull, MissingPackage, UsageError
 from stoker.nodecache.sources import Listing, SourceFile, listing_of
 
-_LOGIN: Final = (
-    "log in by `hf auth login`, or give the step a token: environment={'HF_TOKEN': Secret.env('HF_TOKEN')}"
-)
+_LOGIN: Final = "log in by `hf auth login`, or give the step a token: environment={'HF_TOKEN': Secret.env('HF_TOKEN')}"
 _ANSWERS: Final = frozenset({400, 401, 403, 404, 410, 451})
 """Statuses of HTTP that the hub gives again when it is asked again."""
 _SECONDS: Final = 30.0

@@ -104,5 +104,5 @@ def _answer(order: Mapping[str, Any]) -> Any:
         return to_json(listing.describe(data))
     if data.identity != listing.identity:
         what = f"{data.uri} is another one than when the run was planned"
-        raise UsageError(what, fix="run again; what must not change while runs use it gets a name or a commit of its own")
+        raise UsageError(what, fix="run again; data that runs share for long gets a name or a commit of its own")
     return attrs.asdict(Cache(Path(order["folder"]), order["limit"]).bring(source, listing, data))

@@ -55,9 +55,7 @@ class Listing:
 
     def describe(self, data: StepData) -> StepData:
         """What is now known of data."""
-        return attrs.evolve(
-            data, identity=self.identity, revision=self.revision, size=self.size, files=len(self.files)
-        )
+        return attrs.evolve(data, identity=self.identity, revision=self.revision, size=self.size, files=len(self.files))
 
 
 class Source(Protocol):

@@ -47,13 +47,15 @@ def with_data(
     if not asked:
         return tuple(steps), []
     with ThreadPoolExecutor(min(len(asked), _SIDE_BY_SIDE)) as pool:  # each waits within the plan's budget
-        answers = dict(zip(asked, pool.map(lambda words: _ask(*words, questions), asked.values())))
-    planned, found = [], []
+        answers = dict(zip(asked, pool.map(lambda words: _ask(words[0], words[1], questions), asked.values())))
+    planned: list[StepPlan] = []
+    found: list[Finding] = []
     for step in steps:
-        lacking = _lacking(step)
-        data = {key[0]: one if isinstance(one := answers[key], StepData) else lacking[key] for key in lacking}
-        for key in lacking:
-            found += _findings(step, lacking[key], answers[key], far=far(step.backend))
+        data = dict(step.data)
+        for key, one in _lacking(step).items():
+            answer = answers[key]
+            data[key[0]] = answer if isinstance(answer, StepData) else one
+            found += _findings(step, one, answer, far=far(step.backend))
         planned.append(attrs.evolve(step, data=data) if data else step)
     return tuple(planned), list(dict.fromkeys(found))
 

@@ -241,6 +241,8 @@ def receipt_facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str
         yield "ran as", ", ".join(place)
     if receipt.queue_seconds is not None:
         yield "in the queue", time_text(receipt.queue_seconds)
+    if receipt.data_seconds is not None:
+        yield "for its data", time_text(receipt.data_seconds)
     if receipt.lost_seconds:
         yield "lost", f"{time_text(receipt.lost_seconds)} of work after the last checkpoint"
     if receipt.restart_seconds:

@@ -357,7 +357,7 @@ class Session:
         return None if is_plain(reference) else planned_reading(LayerCache(self.stack.home))
 
     def prove_step(self, plan: Plan, step: StepPlan) -> StepPlan:
-        """A step of a dynamic pipeline with its proof and its data, now that it is known; a `PreflightError` where it is refused."""
+        """A step of a dynamic pipeline with its proof and its data, now that it is known; raises `PreflightError`."""
         proved = step.proof is not None or not step.settings.resources.gpus_per_node
         if proved and (step.data or not step.settings.data):
             return step

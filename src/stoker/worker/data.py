@@ -42,9 +42,7 @@ def data(name: str) -> Path:
     return Path(paths[name])
 
 
-def bring(
-    job: WorkerJob, step: StepTask, emit: Callable[[WorkerEvent], None], held: contextlib.ExitStack
-) -> WorkerJob:
+def bring(job: WorkerJob, step: StepTask, emit: Callable[[WorkerEvent], None], held: contextlib.ExitStack) -> WorkerJob:
     """Bring what a step asks for, and hold it until `held` is closed; the job whose context has the paths.
 
     What is brought at once by several processes is downloaded by one, for which the others wait.
@@ -103,7 +101,7 @@ def _fact(name: str, data: StepData, path: str, *, seconds: float, fetched: int)
 
 def _is_used_in_place(folder: str, cache: Cache, settings: DataCache | None) -> bool:
     """Whether a folder of the node is used where it is: unless the settings name a cache on another file system."""
-    if settings is None or not value_or(settings.folder, None):
+    if not _is_chosen(settings):
         return True
     cache.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -112,13 +110,18 @@ def _is_used_in_place(folder: str, cache: Cache, settings: DataCache | None) -> 
         return True
 
 
+def _is_chosen(settings: DataCache | None) -> bool:
+    """Whether the settings say where this node's cache is."""
+    return settings is not None and bool(value_or(settings.folder, None))
+
+
 def _variables(cache: Cache, settings: DataCache | None) -> dict[str, str]:
     """The variables by which libraries keep what the step itself downloads in the node's cache, too.
 
     One that is set stays; a library's usual folder that is there stays where no folder is set for the cache.
     """
     found, usual = {}, Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    moved = settings is not None and bool(value_or(settings.folder, None))
+    moved = _is_chosen(settings)
     for variable, folder in _HOMES.items():
         if variable not in os.environ and (moved or not (usual / folder).is_dir()):
             found[variable] = str(cache.folder / folder)

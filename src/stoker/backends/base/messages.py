@@ -149,8 +149,13 @@ def _request_of(step: IdentityKey[StepPlan], hook: IdentityKey[FunctionSource | 
         "code": plan.code,
         "source": attrs.asdict(plan.source if hook.value is None else hook.value),
         "image": plan.image,
-        "settings": to_json(plan.settings),
-        "data": to_json(plan.data),
+        # Without data it is what it was before there was any: jobs of an earlier version are still known by it.
+        "settings": {
+            name: value
+            for name, value in to_json(plan.settings).items()
+            if plan.data or name not in ("data", "data_cache")
+        },
+        **({"data": to_json(plan.data)} if plan.data else {}),
     }
     return {name: _sorted_text(value) for name, value in request.items()}
 

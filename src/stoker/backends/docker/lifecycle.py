@@ -24,6 +24,7 @@ from stoker.core.errors import BackendError, StoreError
 from stoker.core.plan import JobStatus, LogLine
 from stoker.core.protocol import WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.nodecache.cache import FOLDER
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -56,6 +57,9 @@ def fetch_image(engine: Engine, image: str, pull: str, report: Callable[[str], N
 
 def create_container(engine: Engine, name: str, body: Mapping[str, Any]) -> str:
     """Create a container, in place of one of that name which a driver that died left; its id."""
+    for variable in body["Env"]:
+        if variable.startswith(f"{FOLDER}="):  # an engine would make the folder as root
+            os.makedirs(variable.partition("=")[2], exist_ok=True)
     try:
         return engine.create(name, body)
     except Refused as error:

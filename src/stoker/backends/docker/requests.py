@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
 import attrs
@@ -31,6 +32,7 @@ from stoker.core.orders import BootSpec, PoolSpec
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import GangTask
 from stoker.core.units import UNSET
+from stoker.nodecache.cache import FOLDER, place_of
 from stoker.store.checkpoints import SHARED, Checkpoints
 from stoker.vendors.base import ContainerNeeds
 from stoker.vendors.registry import VENDORS, by_vendor, environment_of
@@ -382,7 +384,9 @@ def _host(
     host: dict[str, Any] = {
         "AutoRemove": False,  # it holds the exit code until somebody has asked for it
         "LogConfig": {"Type": "json-file", "Config": {}},  # the one that each engine can read back from the beginning
-        "Mounts": [mount_body(one) for one in (*own_mounts, *_common_mounts(site, settings, facts))],
+        "Mounts": [
+            mount_body(one) for one in (*own_mounts, *_data_mounts(job, facts), *_common_mounts(site, settings, facts))
+        ],
         "ShmSize": SHARED_MEMORY,
     }
     if settings.get("network"):
@@ -457,6 +461,8 @@ def _environment(
         variables["PYTHONPATH"] = ":".join(filter(None, [bundle, variables.get("PYTHONPATH", "")]))
     if facts.cache:
         variables["STOKER_CACHE"] = facts.cache
+    if job.step.data and facts.shares_files:
+        variables[FOLDER] = _data_cache(job)
     devices = () if lease is None else lease.held
     variables.update(environment_of(devices))
     real = {device.kind for device in devices if not device.simulated}
@@ -489,6 +495,18 @@ def _job_mounts(job: Job, node: int, site: Site, facts: EngineFacts, lease: Leas
             yield Mount(folder, folder)
     if lease is not None and lease.samples:
         yield Mount(lease.samples, lease.samples)
+
+
+def _data_mounts(job: Job, facts: EngineFacts) -> Iterable[Mount]:
+    """This machine's cache of data, and the folders that a step asks for as they are, each at its own path."""
+    if job.step.data and facts.shares_files:
+        yield Mount(_data_cache(job), _data_cache(job))
+        folders = [one.uri for one in job.step.data.values() if one.is_folder]
+        yield from (Mount(folder, folder, True) for folder in dict.fromkeys(folders))
+
+
+def _data_cache(job: Job) -> str:
+    return str(place_of(job.step.settings.data_cache, os.environ).folder)
 
 
 def _common_mounts(site: Site, settings: ContainerSettings, facts: EngineFacts) -> Iterable[Mount]:
