@@ -80,8 +80,7 @@ def serving() -> Iterator[Hub]:
     hub = Hub()
     hub.gate.set()
     handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), handler) as server:
         hub.address = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
@@ -91,6 +90,13 @@ def serving() -> Iterator[Hub]:
             hub.gate.set()
             server.shutdown()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: who downloads was killed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
