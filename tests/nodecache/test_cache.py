@@ -1,4 +1,4 @@
-"""The cache of a node: damaged and interrupted downloads, many processes at once, room, and what places may call files."""
+"""The cache of a node: damaged and interrupted downloads, many processes at once, room, and names of files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stoker.core.errors import BackendError, DiskFull, UsageError
 from stoker.nodecache import cache as caches
 from stoker.nodecache import program
 from stoker.nodecache.cache import Cache
-from stoker.nodecache.sources import Listing, Source, SourceFile
+from stoker.nodecache.sources import DataListing, Source, SourceFile
 
 NET = StepData(uri="hf://org/net")
 HOLDER = """
@@ -130,8 +130,8 @@ def test_what_is_used_stays_and_what_was_used_longest_ago_goes(hub: Hub, cache: 
 
 
 def test_a_full_disk_is_said_before_anything_is_brought(cache: Cache) -> None:
-    listing = Listing(files=[SourceFile("w", 2**60, "sha256:0")])
-    with pytest.raises(DiskFull, match="for which its disk lacks 1.15e"):
+    listing = DataListing(files=[SourceFile("w", 2**60, "sha256:0")])
+    with pytest.raises(DiskFull, match="for which its disk lacks"):
         cache.bring(cast("Source", None), listing, NET)
 
 

@@ -20,7 +20,9 @@ import os
 import stoker
 from stoker import pipeline, step
 
-@step(data={"net": {"uri": "hf://org/net", "exclude": "onnx/"}, "corpus": "s3://BUCKET/day/", "one": "s3://BUCKET/day/a.txt"})
+NET = {"uri": "hf://org/net", "exclude": "onnx/"}
+
+@step(data={"net": NET, "corpus": "s3://BUCKET/day/", "one": "s3://BUCKET/day/a.txt"})
 def read(n: int) -> str:
     from huggingface_hub import hf_hub_download
     weights = stoker.data("net") / "model.safetensors"
@@ -161,7 +163,7 @@ def test_ranks_of_a_step_find_the_same_data(hub: Hub, project: Project) -> None:
     import stoker
     from stoker import context, pipeline, step
 
-    @step(data={"net": "hf://org/net"}, resources={"cpu_count": 1}, launch={"launcher": "torchrun", "processes_per_node": 2})
+    @step(data={"net": "hf://org/net"}, launch={"launcher": "torchrun", "processes_per_node": 2})
     def train() -> int:
         print("rank", context.rank, stoker.data("net").name)
         return len((stoker.data("net") / "model.safetensors").read_bytes())
@@ -190,3 +192,30 @@ def test_a_folder_is_used_where_it_is(project: Project, tmp_path: Path) -> None:
     project.run("uses.py")
     run: Any = project.client().runs()[0]
     assert run.steps["use"].outputs["output"].load() == 2
+
+
+def test_a_flow_has_data_by_metaflows_decorator_and_by_settings(hub: Hub, project: Project, tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val" / "a").write_text("a")
+    program = """
+    import os
+    import stoker
+    from stoker.flow import FlowSpec, current, huggingface_hub, step
+
+    class Tune(FlowSpec):
+        @huggingface_hub(load=["org/net"])
+        @step
+        def start(self):
+            self.size = os.path.getsize(os.path.join(current.huggingface_hub.loaded["org/net"], "model.safetensors"))
+            self.next(self.end)
+
+        @step
+        def end(self):
+            print("sizes", self.size, len(os.listdir(stoker.data("val"))))
+
+    if __name__ == "__main__":
+        Tune()
+    """
+    project.write({"tune.py": program})
+    output = project.run("tune.py", "run", "--set", f"steps.end.data.val={tmp_path / 'val'}").stderr
+    assert f"sizes {len(WEIGHTS)} 1" in output

@@ -243,6 +243,17 @@ class Current:
         )
 
     @property
+    def huggingface_hub(self) -> Any:
+        """The repositories of the hub that the task's step loads: `loaded["org/model"]` is a path."""
+        from stoker.flows.hubdata import LoadedRepositories
+        from stoker.worker.data import data
+
+        values = self._require_task("huggingface_hub").note("huggingface_hub")
+        if values is None:
+            raise AttributeError("current.huggingface_hub is there in steps with @huggingface_hub only")
+        return LoadedRepositories(values["load"], data)
+
+    @property
     def card(self) -> Any:
         """The cards of the task: `append(Markdown("…"))`, and `current.card["id"]` for a `@card` with an id."""
         task = self._require_task("card")

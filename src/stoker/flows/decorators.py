@@ -22,6 +22,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
 from stoker.core.usercode import caller
+from stoker.flows.hubdata import check_load
 from stoker.flows.parameters import fill_configs, is_unpacked, needs_configs
 from stoker.flows.secretsources import check_secrets
 from stoker.launchers.registry import LAUNCHERS
@@ -497,6 +498,12 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
         check=functools.partial(_check_packages, "pypi"),
         help="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
     ),
+    "huggingface_hub": DecoratorKind(
+        words={"load": ()},
+        for_worker=True,
+        check=check_load,
+        help="Repositories of the Hugging Face Hub on the step's node: `load=['org/model']`.",
+    ),
     "checkpoint": DecoratorKind(
         words={"load_policy": "fresh", "temp_dir_root": None, "show_card": True},
         for_worker=True,
@@ -637,6 +644,7 @@ pypi = decorator("pypi")
 conda = decorator("conda")
 uv = decorator("uv")
 checkpoint = decorator("checkpoint")
+huggingface_hub = decorator("huggingface_hub")
 gpu_profile = decorator("gpu_profile")
 torchrun = decorator("torchrun")
 accelerate = decorator("accelerate")

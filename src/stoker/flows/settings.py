@@ -30,6 +30,7 @@ from stoker.flows.decorators import (
     resolve_note,
     seconds_of,
 )
+from stoker.flows.hubdata import data_of
 from stoker.flows.parameters import needs_configs
 from stoker.flows.user_decorators import suggest
 from stoker.plan.layers import PART
@@ -305,6 +306,7 @@ _SETTINGS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = 
     "retry": _retry,
     "timeout": lambda values: {"timeout": seconds_of(values)},
     "environment": lambda values: {"environment": {name: str(text) for name, text in values["vars"].items()}},
+    "huggingface_hub": lambda values: {"data": data_of(values["load"])},
     "gpu_profile": lambda values: {"monitor": {"interval": values["interval"]}},
     "cache": lambda values: {"cache": True},
 }

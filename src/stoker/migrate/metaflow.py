@@ -191,8 +191,8 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "model": ("not here", '`stoker.save_artifact(Path(folder), "name")` in the step gives it a name and versions'),
     "load_model": ("not here", '`stoker.load_artifact("name")` loads its newest version'),
     "huggingface_hub": (
-        "not here",
-        "call the package `huggingface_hub` in the step, and save what it brings as an artifact",
+        "works differently",
+        "`load` and `loaded`, planned and [shared by steps](guide/data.md); no `snapshot_download` in the step",
     ),
     "tensorboard": ("not here", "write events into a folder that `@checkpoint` keeps, or call `stoker.log_metrics`"),
     "nim": ("not here", "call the model's server by its address in the step"),

@@ -28,7 +28,7 @@ from stoker.core.units import size_text, value_or
 from stoker.core.values import frozen
 from stoker.core.words import memory_text
 from stoker.images.sharing import lock_path, share, try_lock
-from stoker.nodecache.sources import Listing, Source, SourceFile, is_checked, problem_of
+from stoker.nodecache.sources import DataListing, Source, SourceFile, is_checked, problem_of
 from stoker.store.remote import cache_root
 
 FOLDER: Final = "STOKER_DATA_CACHE"
@@ -111,7 +111,7 @@ class Cache:
             os.utime(self.entry(identity) / RECORD)
         return file
 
-    def bring(self, source: Source, listing: Listing, data: StepData) -> Brought:
+    def bring(self, source: Source, listing: DataListing, data: StepData) -> Brought:
         """Make an entry; the caller holds its lock exclusively. `DiskFull` where there is no room for it."""
         entry = self.entry(listing.identity)
         part = entry.with_name(entry.name + _PART)
@@ -138,7 +138,7 @@ class Cache:
         part.rename(entry)
         return Brought(bytes=fetched, checked=sum(is_checked(file.digest) for file in listing.files))
 
-    def _known(self, listing: Listing) -> Mapping[str, Path]:
+    def _known(self, listing: DataListing) -> Mapping[str, Path]:
         """Digests of the listing's bytes → files of other entries that have them."""
         wanted = {file.digest for file in listing.files if is_checked(file.digest)}
         found: dict[str, Path] = {}
@@ -151,7 +151,7 @@ class Cache:
 
     # Room
 
-    def _make_room(self, listing: Listing, part: Path, known: Mapping[str, Path]) -> None:
+    def _make_room(self, listing: DataListing, part: Path, known: Mapping[str, Path]) -> None:
         """Remove what was used longest ago until there is room for what is still to come; `DiskFull` where that does
         not do. What others are about to bring counts as well."""
         with open(self.folder / "room.lock", "a", encoding="utf-8") as lock:
@@ -173,7 +173,7 @@ class Cache:
                     raise self._no_room(listing, short, over)
             (part / _ROOM).write_text(json.dumps(listing.size), encoding="utf-8")
 
-    def _no_room(self, listing: Listing, short: int, over: int) -> DiskFull:
+    def _no_room(self, listing: DataListing, short: int, over: int) -> DiskFull:
         need = f"{memory_text(listing.size)} are to be brought to {self.folder}"
         if over > 0:
             assert self.limit is not None, "only a limit can be passed"
@@ -227,7 +227,7 @@ def place_of(cache: DataCache | None, environ: Mapping[str, str]) -> Cache:
 # One entry
 
 
-def _bring_all(source: Source, listing: Listing, folder: Path, known: Mapping[str, Path]) -> int:
+def _bring_all(source: Source, listing: DataListing, folder: Path, known: Mapping[str, Path]) -> int:
     """Bring the files side by side; returns the bytes that came from the place."""
     for parent in {(folder / file.path).parent for file in listing.files}:
         parent.mkdir(parents=True, exist_ok=True)

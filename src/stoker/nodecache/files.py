@@ -11,7 +11,7 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.data import StepData
 from stoker.core.errors import Away, BackendError, DiskFull, MissingPackage, UsageError
-from stoker.nodecache.sources import Listing, SourceFile, listing_of
+from stoker.nodecache.sources import DataListing, SourceFile, listing_of
 from stoker.store.filesystems import fix_of, package_fix, url_to_fs
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
@@ -39,7 +39,7 @@ class Files:
         self._names: dict[str, str] = {}
         """Path → the name at the source."""
 
-    def listing(self) -> Listing:
+    def listing(self) -> DataListing:
         """The files below the address, or the one that it names."""
         with self._translated():
             self._system.invalidate_cache()

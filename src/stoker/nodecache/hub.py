@@ -16,7 +16,7 @@ from typing import Any, Final, Iterable, Iterator
 
 from stoker.core.data import HubPlace, StepData, hub_place
 from stoker.core.errors import Away, DiskFull, MissingPackage, UsageError
-from stoker.nodecache.sources import Listing, SourceFile, listing_of
+from stoker.nodecache.sources import DataListing, SourceFile, listing_of
 
 _LOGIN: Final = "log in by `hf auth login`, or give the step a token: environment={'HF_TOKEN': Secret.env('HF_TOKEN')}"
 _ANSWERS: Final = frozenset({400, 401, 403, 404, 410, 451})
@@ -37,7 +37,7 @@ class Hub:
         self._commit = data.revision
         self._scratch = threading.local()
 
-    def listing(self) -> Listing:
+    def listing(self) -> DataListing:
         """The files of the commit with their digests: SHA-256 of large ones, those of git of all others."""
         place, data = self._place, self._data
         with _translated(data.uri):

@@ -20,10 +20,10 @@ import attrs
 
 from stoker.core import errors
 from stoker.core.codec import from_json, to_json
-from stoker.core.data import StepData
+from stoker.core.data import StepData, hub_place
 from stoker.core.errors import InfrastructureError, StokerError, UsageError
 from stoker.nodecache.cache import Brought, Cache
-from stoker.nodecache.sources import source_of
+from stoker.nodecache.sources import Source
 
 _START: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from stoker.nodecache.program import main; raise SystemExit(main())"
@@ -44,6 +44,17 @@ def bring(data: StepData, cache: Cache, environ: Mapping[str, str], lock: IO[str
     """Bring data whose identity is known into a cache, whose entry is locked by a file of this process."""
     order = {"data": to_json(data), "folder": str(cache.folder), "limit": cache.limit}
     return Brought(**_call(order, environ, keep=(lock.fileno(),)))
+
+
+def source_of(data: StepData) -> Source:
+    """The place that data comes from."""
+    if hub_place(data.uri) is not None:
+        from stoker.nodecache.hub import Hub
+
+        return Hub(data)
+    from stoker.nodecache.files import Files
+
+    return Files(data)
 
 
 def _call(order: Mapping[str, Any], environ: Mapping[str, str], keep: tuple[int, ...] = ()) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Final, Iterable, Mapping, Protocol, Sequence
 
 import attrs
 
-from stoker.core.data import StepData, hub_place
+from stoker.core.data import StepData
 from stoker.core.errors import UsageError
 from stoker.core.values import frozen
 from stoker.core.words import shown
@@ -34,7 +34,7 @@ class SourceFile:
 
 
 @frozen(kw_only=True)
-class Listing:
+class DataListing:
     """What is brought, in the order of paths."""
 
     files: Sequence[SourceFile]
@@ -64,7 +64,7 @@ class Source(Protocol):
     workers: int
     """How many files are brought at the same time."""
 
-    def listing(self) -> Listing:
+    def listing(self) -> DataListing:
         """What lies there now."""
 
     def bring(self, file: SourceFile, target: Path) -> None:
@@ -74,18 +74,9 @@ class Source(Protocol):
         """Whether what looks like a digest of the file's bytes is none, because the platform encrypts them."""
 
 
-def source_of(data: StepData) -> Source:
-    """The place that data comes from."""
-    if hub_place(data.uri) is not None:
-        from stoker.nodecache.hub import Hub
-
-        return Hub(data)
-    from stoker.nodecache.files import Files
-
-    return Files(data)
-
-
-def listing_of(uri: str, files: Iterable[SourceFile], data: StepData, *, at: str = "", revision: str = "") -> Listing:
+def listing_of(
+    uri: str, files: Iterable[SourceFile], data: StepData, *, at: str = "", revision: str = ""
+) -> DataListing:
     """The listing of those files that data asks for; `UsageError` where there is none, or one has no usable name."""
     chosen = sorted((file for file in files if _is_chosen(file.path, data)), key=lambda file: file.path)
     if not chosen:
@@ -97,7 +88,7 @@ def listing_of(uri: str, files: Iterable[SourceFile], data: StepData, *, at: str
         if any(part in ("", ".", "..") or "\0" in part for part in parts) or file.path in folders:
             what = f"{uri} has {shown(file.path)}, which cannot be a file beside the others here"
             raise UsageError(what, fix="leave it out: exclude=[…]")
-    return Listing(files=tuple(chosen), at=at, revision=revision)
+    return DataListing(files=tuple(chosen), at=at, revision=revision)
 
 
 def _is_chosen(path: str, data: StepData) -> bool:

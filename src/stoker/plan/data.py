@@ -21,7 +21,6 @@ from stoker.core.secret import PREFIX, Secret
 from stoker.core.units import size_text, value_or
 from stoker.core.words import count_text, memory_text
 from stoker.nodecache import program
-from stoker.nodecache.sources import source_of
 from stoker.worker.secrets import SecretReader
 
 BRINGS: Final = "STK371"
@@ -85,7 +84,7 @@ def _ask(data: StepData, environ: Mapping[str, str], questions: Questions) -> St
     place = hub_place(data.uri)
     try:
         if data.is_folder:
-            return source_of(data).listing().describe(data)
+            return program.source_of(data).listing().describe(data)
         who = "the hub" if place is not None else "/".join(data.uri.split("/")[:3])
         routes = [environ.get(name, "") for name in _ROUTES]
         answer = questions.ask(

@@ -19,7 +19,6 @@ from stoker.core.words import count_text, memory_text, time_text
 from stoker.nodecache import program
 from stoker.nodecache.cache import Cache, place_of
 from stoker.nodecache.hub import cache_folder, link
-from stoker.nodecache.sources import source_of
 from stoker.worker.context import context
 
 _HOMES: Final[Mapping[str, str]] = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
@@ -65,7 +64,7 @@ def _bring_one(
     """One thing; returns its path and what the run's record has of it."""
     began, fetched, checked = time.monotonic(), 0, 0
     if one.is_folder and _is_used_in_place(one.uri, cache, settings):
-        now = source_of(one).listing().describe(one)
+        now = program.source_of(one).listing().describe(one)
         if one.identity not in ("", now.identity):
             raise UsageError(f"{one.uri} is another one than when the run was planned", fix="run again")
         return _fact(name, now, one.uri, seconds=time.monotonic() - began, fetched=0)
