@@ -129,10 +129,14 @@ def test_what_is_used_stays_and_what_was_used_longest_ago_goes(hub: Hub, cache: 
     assert sum(path.stat().st_size for path in small.folder.rglob("w")) <= 2 * size
 
 
-def test_a_full_disk_is_said_before_anything_is_brought(cache: Cache) -> None:
+def test_a_full_disk_is_said_before_anything_is_brought(hub: Hub, cache: Cache) -> None:
+    data = describe(NET)
+    with held(cache, data):
+        pass
     listing = DataListing(files=[SourceFile("w", 2**60, "sha256:0")])
     with pytest.raises(DiskFull, match="for which its disk lacks"):
         cache.bring(cast("Source", None), listing, NET)
+    assert cache.record(data.identity) is not None, "nothing is removed for what cannot be brought"
 
 
 def test_what_somebody_changed_is_brought_again(hub: Hub, cache: Cache) -> None:

@@ -169,7 +169,8 @@ class Cache:
                 over = 0 if self.limit is None else used + listing.size - self.limit
                 if short <= 0 and over <= 0:
                     break
-                if not any(self._evict(one) for one in kept if one.folder != part):
+                # What would not do, were all of it removed, stays.
+                if max(short, over) > used or not any(self._evict(one) for one in kept if one.folder != part):
                     raise self._no_room(listing, short, over)
             (part / _ROOM).write_text(json.dumps(listing.size), encoding="utf-8")
 

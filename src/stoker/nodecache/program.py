@@ -21,7 +21,7 @@ import attrs
 from stoker.core import errors
 from stoker.core.codec import from_json, to_json
 from stoker.core.data import StepData, hub_place
-from stoker.core.errors import InfrastructureError, StokerError, UsageError
+from stoker.core.errors import DiskFull, InfrastructureError, StokerError, UsageError
 from stoker.nodecache.cache import Brought, Cache
 from stoker.nodecache.sources import Source
 
@@ -92,14 +92,17 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = _answer(order)
-    except StokerError as error:
+    except (StokerError, OSError) as problem:
+        error = problem if isinstance(problem, StokerError) else _of_this_machine(problem)
         answer = {"error": type(error).__name__, "message": error.message, "fix": error.fix}
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        answer = {"error": "DiskFull" if full else "InfrastructureError", "message": str(error), "fix": ""}
     answers.write(json.dumps(answer))
     answers.flush()
     os._exit(0)  # packages' threads may hang
+
+
+def _of_this_machine(error: OSError) -> StokerError:
+    kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else InfrastructureError
+    return kind(str(error))
 
 
 def _end_with_parent() -> None:
