@@ -18,13 +18,14 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
     # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks; and
-    # the five paths from which ZenML's users import SkyPilot's settings, where type checkers look for modules.
-    "modules": 619,
+    # the five paths from which ZenML's users import SkyPilot's settings, where type checkers look for modules; data and
+    # models of the node: their places, their cache, what a plan and a step say of them.
+    "modules": 630,
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
-    "lines of code": 117_300,
-    "lines of tests": 116_900,  # storms of sweeps, schedules and watchers; a driver that lies well
+    "lines of code": 118_350,
+    "lines of tests": 117_520,  # storms of sweeps, schedules and watchers; a driver that lies well; a double of the hub
     "longest file": 914,  # the agent of a node, which counts what failures cost
-    "untyped mappings": 2_106,  # jobs of others, as their files have them
+    "untyped mappings": 2_124,  # jobs of others, as their files have them; what is noted of data
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")
