@@ -24,8 +24,8 @@ _KINDS: Final[Mapping[str, Literal["model", "dataset", "space"]]] = {
 }
 _COMMIT: Final = lazy_pattern(r"[0-9a-f]{40}")
 _SCHEME: Final = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*")
-_NAME: Final = lazy_pattern(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-"""A repository's or an owner's: https://huggingface.co/docs/huggingface_hub/package_reference/utilities#validators"""
+_NAME: Final = lazy_pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9._+-]*[A-Za-z0-9_])?")
+"""An owner's, a repository's, or a part of a revision's: https://huggingface.co/docs/huggingface_hub/package_reference/utilities#validators"""
 _FIELDS: Final = ("uri", "include", "exclude")
 _FIX: Final = 'write "s3://bucket/folder/", "hf://org/model@revision", "hf://datasets/org/name", or an absolute path'
 
@@ -104,11 +104,11 @@ def hub_place(uri: str) -> HubPlace | None:
     words = (more if first in _KINDS else rest).strip("/").split("/")
     at = next((number for number, word in enumerate(words[:2]) if "@" in word), min(1, len(words) - 1))
     name, _, revision = words[at].partition("@")
-    parts = [*words[:at], name]
-    if not all(_NAME.fullmatch(part) for part in parts):
-        raise SettingsError(f"{shown(uri)} names no repository of the hub", fix=_FIX)
+    parts, revision = [*words[:at], name], unquote(revision) or "main"
+    if not all(_NAME.fullmatch(part) for part in (*parts, *revision.split("/"))):
+        raise SettingsError(f"{shown(uri)} names no repository and revision of the hub", fix=_FIX)
     path = "/".join(words[at + 1 :])
-    return HubPlace(kind=kind, repository="/".join(parts), revision=unquote(revision) or "main", path=path)
+    return HubPlace(kind=kind, repository="/".join(parts), revision=revision, path=path)
 
 
 def parse_data(value: Any) -> dict[str, Mapping[str, Any]]:
