@@ -145,6 +145,7 @@ def test_what_somebody_changed_is_brought_again(hub: Hub, cache: Cache) -> None:
         weights = files / "model.safetensors"
         os.chmod(weights, 0o644)
         weights.write_bytes(b"mine" + WEIGHTS[4:])
+        os.utime(weights, (1, 1))  # an hour later would do, too
     with held(cache, data) as files:
         assert (files / "model.safetensors").read_bytes() == WEIGHTS
 

@@ -40,8 +40,12 @@ _ROOM: Final = "room.json"
 _LOCKS: Final = "give data_cache a folder on a file system that knows locks"
 _SPARE: Final = 2**30
 """Bytes that are left free on the disk at most; of a small disk a twentieth is."""
+_ROUNDS: Final = 3
+"""How often a process brings an entry that does not stay as it was written, or is removed at once."""
 _TRIES: Final = 4
 """How often a file is brought that arrives damaged, or whose place does not answer."""
+_CLOCK: Final = 1.5
+"""Seconds by which machines that share a file system may see a file's time differently: some keep whole seconds."""
 _WAIT: Final = 1.0
 """Seconds before the second try; before each further one twice as many."""
 
@@ -92,7 +96,7 @@ class Cache:
                 status = os.stat(folder / path)
             except OSError:
                 return None
-            if (status.st_size, status.st_mtime_ns) != (size, changed):
+            if status.st_size != size or abs(status.st_mtime - changed) > _CLOCK:
                 return None
         return record
 
@@ -100,10 +104,18 @@ class Cache:
         """A shared lock of an entry, which is there and stays as long as the file is open. `bring` makes it, in a
         process that has the locked file; `waiting` is called where another process does."""
         self._entries.mkdir(parents=True, exist_ok=True)
+        rounds = iter(range(_ROUNDS))
+
+        def make(lock: IO[str]) -> None:
+            if next(rounds, None) is None:
+                what = f"{self.entry(identity)} does not stay as it was written"
+                raise BackendError(what, fix="give data_cache a folder that nothing else writes into")
+            bring(lock)
+
         file = share(
             self.entry(identity),
             made=lambda: self.record(identity) is not None,
-            make=bring,
+            make=make,
             waiting=waiting,
             fix=_LOCKS,
         )
@@ -277,10 +289,10 @@ def _is_only_encrypted(source: Source, file: SourceFile, partial: Path) -> bool:
     return partial.stat().st_size == file.size and source.is_encrypted(file)
 
 
-def _seal(path: Path) -> int:
-    """Make a file read-only; its time of change in nanoseconds."""
+def _seal(path: Path) -> float:
+    """Make a file read-only; the time of its last change."""
     os.chmod(path, 0o444)
-    return path.stat().st_mtime_ns
+    return path.stat().st_mtime
 
 
 def _room_of(part: Path) -> int:
