@@ -142,6 +142,7 @@ ELSEWHERE: Mapping[str, str] = {
     "health_check": "the gate in the job makes it",
     "on_idle_gpu": "the monitor beside the step judges",
     "monitor": "the monitor beside the step",
+    "checkpoint_every": "the worker says when a checkpoint is due",
     "track": "the worker wraps the libraries where the step runs",
     "previews": "the worker makes them where the step runs",
     "step_operator": "the planner chooses the backend",

@@ -453,3 +453,55 @@ def test_a_failure_costs_the_work_after_the_last_checkpoint(lab: Any) -> None:
     whole = steps["saves_nothing"].attempts[0]
     assert whole.usage.lost == pytest.approx(whole.seconds, abs=0.01)
     assert (steps["goes_well"].lost.work, str(steps["goes_well"].lost)) == (None, "")
+
+
+CADENCE = """
+import os, signal, time
+from stoker import context, pipeline, step
+from stoker.core.errors import UsageError
+
+def refused():
+    try:
+        return context.checkpoint_due()
+    except UsageError as error:
+        return str(error)
+
+@step(checkpoint_every="auto", cache=False, retry=1)
+def train() -> str:
+    if context.attempt == 1 and not os.path.exists("lost"):
+        open("lost", "w").close()
+        time.sleep(0.1)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    for _ in range(2):
+        while not context.checkpoint_due():
+            time.sleep(0.01)
+        again = refused()
+        context.checkpoint_saved()
+    return again
+
+@step(cache=False)
+def never() -> str:
+    return refused()
+
+@pipeline
+def cadence():
+    train()
+    never()
+
+if __name__ == "__main__":
+    cadence()
+"""
+
+
+def test_a_checkpoint_is_due_by_what_one_costs_and_by_what_was_lost(lab: Any) -> None:
+    lab.write("script.py", CADENCE)
+    lab.run("script.py", "--set", "steps.train.checkpoint_every=50ms")
+    assert lab["cadence"].steps["train"].attempts[0].failure.cause == "worker-lost"
+    assert "as often as is best for one loss in " in lab.run("stoker", "plan", "script.py")
+    lab.run("script.py")
+    steps = lab["cadence"].steps
+    log = lab.run("stoker", "logs", "latest", "train")
+    assert "checkpoints: the first one took " in log and "(1 loss in " in log
+    assert "call context.checkpoint_saved() after each one" in steps["train"].load()
+    assert 'give the step checkpoint_every="auto"' in steps["never"].load()

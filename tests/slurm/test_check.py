@@ -56,6 +56,7 @@ STEP: Mapping[str, tuple[Any, str]] = {
     "health_check": ("quick", "sent"),
     "on_idle_gpu": ("stop", "sent"),
     "monitor": (Monitor(0.5, idle_below=1.0, idle_for=60.0), "sent"),
+    "checkpoint_every": (60.0, "sent"),
     "track": (("tensorboard",), "sent"),
     "previews": (False, "sent"),
     "environment": ({"A": "b"}, "sent"),

@@ -160,6 +160,9 @@ def step_facts(step: StepPlan, backend: str) -> Iterator[tuple[str, str]]:
         yield "retry", _retry_text(settings.retry)
     if settings.timeout is not None:
         yield "timeout", duration_text(settings.timeout)
+    if settings.checkpoint_every is not None:
+        fixed = settings.checkpoint_every != "auto" and f"every {duration_text(settings.checkpoint_every)}"
+        yield "checkpoint", fixed or f"as often as is best for {step.losses}"
     yield "cache", _cache_text(step)
     if settings.environment:
         yield "variables", ", ".join(sorted(settings.environment))

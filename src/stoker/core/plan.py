@@ -21,6 +21,7 @@ from stoker.core.status import JobState
 from stoker.core.values import frozen
 
 if TYPE_CHECKING:
+    from stoker.core.cadence import LossRate
     from stoker.core.devices import Lease
     from stoker.core.proof import Proof
     from stoker.core.sweep import SweepPlan
@@ -32,7 +33,11 @@ PLAN_VERSION = 1
 class StepPlan:
     """One node with every setting resolved."""
 
-    LATE: ClassVar = {"Proof": "stoker.core.proof", "SweepPlan": "stoker.core.sweep"}
+    LATE: ClassVar = {
+        "LossRate": "stoker.core.cadence",
+        "Proof": "stoker.core.proof",
+        "SweepPlan": "stoker.core.sweep",
+    }
     key: str
     name: str
     source: FunctionSource
@@ -85,6 +90,8 @@ class StepPlan:
     proof: Proof | None = None
     """Whether it can use its accelerators, as far as that is known before the run; None for a step that asks for
     none."""
+    losses: LossRate | None = None
+    """How often it is lost, for its `checkpoint_every="auto"`; None where nothing asks for it."""
     shares_checkpoints: bool = False
     """Whether it may load checkpoints of other runs' steps, as a flow's step with `@checkpoint`."""
 

@@ -180,6 +180,8 @@ class StepSettings:
     on_idle_gpu: OnIdle = "warn"
     """What happens to a step whose devices stay idle."""
     monitor: Monitor = WATCHED
+    checkpoint_every: float | Literal["auto"] | None = None
+    """Seconds of work between two checkpoints, for `context.checkpoint_due`; "auto": what costs the least."""
     track: tuple[str, ...] = ()
     """Those of `TRACKED` whose own calls are logged as metrics, too."""
     previews: bool = True

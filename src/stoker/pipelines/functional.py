@@ -79,6 +79,7 @@ class Options(TypedDict, total=False):
     health_check: HealthCheck
     on_idle_gpu: OnIdle
     monitor: Monitor | Mapping[str, Any] | float | str | None
+    checkpoint_every: float | str | timedelta | None
     track: str | Sequence[str]
     previews: bool
     environment: Mapping[str, str] | None

@@ -27,7 +27,11 @@ _SHARED: Final[Mapping[str, Any]] = {
     "outputs": tuple[StepOutput, ...],
 }
 """Fields that all calls of a step share, kept in tables."""
-_RARELY_SHARED: Final[Mapping[str, str]] = {"proof": "stoker.core.proof:Proof", "sweep": "stoker.core.sweep:SweepPlan"}
+_RARELY_SHARED: Final[Mapping[str, str]] = {
+    "proof": "stoker.core.proof:Proof",
+    "sweep": "stoker.core.sweep:SweepPlan",
+    "losses": "stoker.core.cadence:LossRate",
+}
 """Shared fields that are usually None, and left out then: name → class, which is imported only if one is there."""
 _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
 _RARE: Final = (
@@ -158,7 +162,7 @@ def _check_tree(tree: Any) -> None:
 
 _UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
     **dict.fromkeys(("memory", "gpu_memory", "shared_memory", "disk"), size_text),
-    **dict.fromkeys(("timeout", "cache_expires", "delay", "max_delay"), duration_text),
+    **dict.fromkeys(("timeout", "cache_expires", "delay", "max_delay", "checkpoint_every"), duration_text),
 }
 """Settings in bytes or seconds → their formatter."""
 _FIELDS: Final = frozenset(field.name for field in attrs.fields(StepSettings))

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import json
 from functools import partial
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -62,6 +62,9 @@ from stoker.store.blobs import Blobs
 from stoker.store.registry import Names
 from stoker.worker.secrets import READ, SHORTEST, SecretReader, references
 
+if TYPE_CHECKING:
+    from stoker.core.cadence import LossRate
+
 LATE_STEPS: Final = "STK299"
 USUAL: Final = "STK192"
 LOOKUP: Final = "STK191"
@@ -83,7 +86,7 @@ class Overrides:
 class Planner:
     """Plans the nodes of one run: all at once, or one by one in a dynamic pipeline."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a plan is made of
         self,
         stack: Stack,
         blobs: Blobs,
@@ -94,11 +97,13 @@ class Planner:
         recorded: Mapping[str, Mapping[str, Any]] | None = None,
         registry: Names | None = None,
         secrets: SecretReader | None = None,
+        losses: Callable[[str], tuple[int, float]] | None = None,
     ) -> None:
         self._stack = stack
         self.secrets = secrets or SecretReader()
         self.blobs = blobs
         self._registry = registry
+        self._losses = losses
         self._references: dict[ArtifactRef, dict[str, Any]] = {}
         self._layers = (stack.layer, *layers)
         self._step_hooks = dict(hooks or {})
@@ -141,9 +146,19 @@ class Planner:
             hooks=self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where),
             origins=origins,
             environment=environment_name(settings),
+            losses=self._loss_rate(settings),
         )
         check_ladder(plan)
         return plan
+
+    def _loss_rate(self, settings: StepSettings) -> LossRate | None:
+        """How often the step will be lost, where its checkpoints depend on that."""
+        if settings.checkpoint_every != "auto":
+            return None
+        from stoker.core.cadence import loss_rate
+
+        known = (0, 0.0) if self._losses is None else self._losses(settings.step_operator or ORCHESTRATOR)
+        return loss_rate(settings.resources, *known)
 
     def _sweep(self, node: GraphNode) -> SweepPlan | None:
         params = self._overrides.trials.get(node.key)

@@ -115,6 +115,7 @@ def _plan_program(
         recorded=recorded,
         registry=session.store.registry,
         secrets=session.secrets,
+        losses=session.losses,
     )
     checkers = session.backends((), settings)
     session.questions.begin()
@@ -456,6 +457,7 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
         overrides=session.overrides(),
         registry=session.store.registry,
         secrets=session.secrets,
+        losses=session.losses,
     )
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     plan = attrs.evolve(plan, program=program.document(blobs))

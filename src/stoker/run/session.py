@@ -135,6 +135,12 @@ class Session:
         )
         return step
 
+    def losses(self, backend: str) -> tuple[int, float]:
+        """How many attempts on one of the stack's backends were lost with their place, in the seconds of all."""
+        from stoker.core.cadence import LOSSES  # few steps save checkpoints by it
+
+        return self.store.records.losses(self.stack.name, backend, LOSSES)
+
     def hint(self, program: Program) -> None:
         """Tell a program that its steps run on this machine, if they do; what its workers import is noted."""
         self._worker_imports = program.worker_imports

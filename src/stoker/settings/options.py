@@ -89,6 +89,10 @@ def _cache(value: Any) -> Any:
     return value if value == "strict" else _flag(value)
 
 
+def _checkpoint_every(value: Any) -> Any:
+    return value if value is None or value == "auto" else units.positive_duration(value)
+
+
 def _json(value: Any) -> Any:
     import json
 
@@ -156,6 +160,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "health_check": Option(parse=_choice("off", "quick")),
     "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
     "monitor": _fields_of(Monitor, short="interval"),
+    "checkpoint_every": Option(parse=_checkpoint_every),
     "track": Option(parse=_tracked),
     "previews": Option(parse=_flag),
     "environment": Option(parse=_environment),

@@ -509,6 +509,12 @@ class Records:
         """The attempts of a step that have ended, first to last."""
         return [rows.ATTEMPTS.row_of(row) for row in self.database.rows(self._sql["attempts_of"], (run_id, key))]
 
+    def losses(self, stack: str, backend: str, causes: Sequence[str]) -> tuple[int, float]:
+        """Of the attempts that a stack's backend ran: how many ended by one of the causes, and the seconds of all."""
+        values = (*causes, stack, backend)
+        row = self.database.row(self.database.sql(_LOSSES.format(", ".join("?" * len(causes)))), values)
+        return (0, 0.0) if row is None or row[1] is None else (int(row[0]), float(row[1]))
+
     def attempt_numbers(self, run_id: str) -> dict[str, int]:
         """Key of a step of a run → the number of its last attempt that has ended."""
         numbers = self.database.rows(self._sql["attempt_numbers"], (run_id,))
@@ -650,6 +656,13 @@ class Records:
     def manifests(self) -> list[OutputRow]:
         """Outputs that are lists of artifacts."""
         return [rows.output_row(row) for row in self.database.rows(self._sql["manifests"])]
+
+
+_LOSSES: Final = (
+    "SELECT SUM(CASE WHEN attempts.cause IN ({}) THEN 1 ELSE 0 END), SUM(attempts.ended - attempts.started) "
+    "FROM runs JOIN attempts ON attempts.run_id = runs.id WHERE runs.stack = ? AND attempts.backend = ? "
+    "AND attempts.ended > attempts.started"
+)
 
 
 def _whole_or_none(schema: rows.TableSchema[rows.Row], values: Sequence[Any]) -> rows.Row | None:

@@ -17,6 +17,8 @@ Processes that the step forks have the context too. This module knows neither th
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
 import attrs
@@ -30,6 +32,7 @@ from stoker.worker.notice import Notice
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stoker.core.cadence import Cadence
     from stoker.core.devices import Lease
 
 _ALONE: Final[Mapping[str, int]] = {
@@ -61,11 +64,13 @@ class StepDevice:
 class Context:
     """The step that runs in this process: true while there is one. Outside a step every property is a `UsageError`."""
 
-    __slots__ = ("_document", "_notice", "_restored")
+    __slots__ = ("_cadence", "_document", "_notice", "_restored")
 
     def __init__(self) -> None:
         self._document: Mapping[str, Any] | None = None
         self._notice: Notice | None = None
+        self._cadence: Cadence | None = None
+        """When checkpoints are due, once the step has asked."""
         self._restored = False
         """Whether the checkpoints of earlier attempts are in the folder, where they come from elsewhere."""
 
@@ -153,11 +158,37 @@ class Context:
         nothing. Raises `UsageError` outside a step.
         """
         document = self._step("checkpoint_saved")
+        if self._cadence is not None and (text := self._cadence.saved(time.monotonic())):
+            sys.stderr.write(f"{text}\n")
         if document.get("copier"):
             try:
                 self._ask_copier(document, "saved")
             except (OSError, BackendError):
                 return  # the step's log says why nothing is copied any more; the step goes on
+
+    def checkpoint_due(self) -> bool:
+        """Whether the step is to save a checkpoint now, by its `checkpoint_every`, or because it should stop; ask it
+        between two units of work, and call `checkpoint_saved` after each checkpoint.
+
+        With "auto" the interval is the one for which the step takes the least time (`core.cadence.best_interval`). Of a
+        step with ranks, rank 0 alone may ask: ranks that ask for themselves would not agree. Raises `UsageError` for
+        another rank, and for a step without `checkpoint_every`.
+        """
+        document = self._step("checkpoint_due")
+        if self.rank:
+            fix = "let rank 0 ask, `if context.is_main`, and broadcast its answer"
+            raise UsageError(f"context.checkpoint_due() is asked by rank {self.rank}", fix=fix)
+        if self._cadence is None:
+            from stoker.core.cadence import Cadence, LossRate
+
+            asked = document.get("cadence")
+            if asked is None:
+                where = f"step '{document['key']}'"
+                fix = 'give the step checkpoint_every="auto", or a time such as "10m"'
+                raise UsageError("nothing says how often a checkpoint is due", where=where, fix=fix)
+            every = LossRate(**asked) if isinstance(asked, dict) else asked
+            self._cadence = Cadence(every=every, began=time.monotonic())
+        return self._cadence.due(time.monotonic(), ending=self.should_stop)
 
     def _await_restored(self, document: Mapping[str, Any]) -> None:
         """Wait until the folder has what earlier attempts saved; raises `StoreError` where that cannot be read."""
@@ -275,7 +306,7 @@ def enter(
         document = {**_place_in(environment), **document}
     before = (context._document, context._notice)
     context._document, context._notice = document, notice
-    context._restored = False
+    context._restored, context._cadence = False, None
     try:
         yield context
     finally:

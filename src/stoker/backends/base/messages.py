@@ -35,6 +35,10 @@ def worker_job(job: Job, number: int) -> WorkerJob:
         launch = DEFAULTS
     has_default_name = job.name == f"{job.run}/{job.key}/{job.attempt}"
     is_step = job.kind == "step"
+    every, losses = job.step.settings.checkpoint_every, job.step.losses
+    context: dict[str, Any] = {} if has_default_name else {"run": job.run, "key": job.key, "attempt": job.attempt}
+    if every is not None:
+        context["cadence"] = every if losses is None else to_json(losses)
     return WorkerJob(
         job=job.name,
         step=number,
@@ -42,7 +46,7 @@ def worker_job(job: Job, number: int) -> WorkerJob:
         kind=job.kind,
         mark=job.marked,
         timed=is_step and job.step.settings.timeout is not None,
-        context={} if has_default_name or not is_step else {"run": job.run, "key": job.key, "attempt": job.attempt},
+        context=context if is_step else {},
         launch=launch if is_step else None,
         hook=job.hook,
         told=job.told,
