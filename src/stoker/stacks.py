@@ -14,6 +14,7 @@
     reconnect = "10m"                            # how long a run waits for its database server when that is away
     secrets = "secretsmanager:team/"             # where `secret:named:NAME` is, in place of this machine
     retention = {older_than = "90d", keep = 20}  # which finished runs `stoker gc` deletes
+    prices = {date = "2026-11-01", source = "our contract", H100 = 2.5}  # US dollars an hour
 
     [stacks.gpu-cluster.settings]                # defaults for every step: whatever @pipeline takes
     resources.cpu_count = 2
@@ -53,6 +54,7 @@ from stoker.settings.options import (
 
 if TYPE_CHECKING:
     from stoker.backends.aws.secrets import SecretsManagerSettings
+    from stoker.core.costs import PriceList
     from stoker.images.builders.base import BuilderChoice
     from stoker.images.registries import ContainerRegistry
 
@@ -81,6 +83,7 @@ STACK_KEYS: Final = (
     "database",
     "container_registry",
     "image_builder",
+    "prices",
     "reconnect",
     "retention",
     "secrets",
@@ -153,6 +156,8 @@ class Stack:
     """Whether a home that is made is its group's, not its owner's alone."""
     retention: Retention = Retention()
     """What becomes of runs that have ended."""
+    prices: PriceList | None = None
+    """What machines cost; None where only their platform says."""
     layer: Layer = attrs.field(factory=lambda: Layer(origin="stack"), repr=False)
     home: Path = Path("~/.stoker")
     path: Path | None = None
@@ -468,6 +473,7 @@ def _stack(name: str, file: _File, folder: Path) -> Stack:
         reconnect=_reconnect(table.get("reconnect"), file.where("stacks", name, "reconnect")),
         retention=_retention(table.get("retention", {}), file, ("stacks", name, "retention")),
         secrets=_part(file, name, "secrets", table.get("secrets"), _secrets),
+        prices=_prices(table.get("prices"), file.where("stacks", name, "prices")),
         shared=_shared(table.get("shared"), file.where("stacks", name, "shared")),
         layer=_defaults(file, name, table.get("settings", {})),
         home=folder,
@@ -595,6 +601,17 @@ def _shared(value: Any, where: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise SettingsError(f"shared = {value!r} is neither true nor false", where=where, fix="write shared = true")
     return bool(value)
+
+
+def _prices(table: Any, where: str) -> PriceList | None:
+    if table is None:
+        return None
+    from stoker.core.costs import PriceList
+
+    try:
+        return attrs.evolve(PriceList.parse(table), where=where)
+    except SettingsError as error:
+        raise SettingsError(error.message, where=where, fix=error.fix) from None
 
 
 def _retention(table: Any, file: _File, keys: tuple[str, ...], *, inner: bool = False) -> Retention:

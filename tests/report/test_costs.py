@@ -11,6 +11,7 @@ from tests.report.test_terminal import plan as plan_of
 from stoker.client.placements import Placement
 from stoker.core.findings import Finding
 from stoker.core.plan import reporter_of
+from stoker.plan.planner import with_rates
 from stoker.ui.runview import cost_text, prices_of
 
 
@@ -46,7 +47,7 @@ def test_costs_in_words(
 
 def test_prices_are_those_of_the_plans_findings() -> None:
     plan = plan_of("train", "test")
-    where = reporter_of(plan.steps[0]).where
-    listed = Finding(code="STK323", level="info", what="p4d", where=where, price=32.77)
-    assert prices_of(attrs.evolve(plan, findings=(listed,))) == {"train": 32.77}
+    listed = Finding(code="STK323", level="info", what="p4d", where=reporter_of(plan.steps[0]).where, price=32.77)
+    priced = attrs.evolve(plan, steps=tuple(with_rates(plan.steps, [listed], None)))
+    assert prices_of(priced)["train"] == 32.77
     assert prices_of(None) == prices_of(plan) == {}

@@ -461,7 +461,10 @@ def findings(
 def test_the_plan_shows_machine_region_and_price(prices: None) -> None:
     [choice] = findings({"accelerators": "V100:1", "nodes": 2}, {}, timeout=1800.0)
     assert choice.code == "STK323"
-    assert choice.what == ("2 × p3.2xlarge in aws/us-east-1: $6.12 an hour, $3.06 at most for one attempt of 30m")
+    assert choice.what == (
+        "2 × p3.2xlarge in aws/us-east-1: $6.12 an hour, $3.06 at most for one attempt of 30m; "
+        f"prices of {choice.priced}"
+    )
     assert choice.price is not None and abs(choice.price - 6.12) < 0.01
     spot = next(one for one in findings({"accelerators": "V100:1", "spot": True}, {}) if one.code == "STK323")
     assert spot.what == "p3.2xlarge in aws/us-east-1, spot: $0.92 an hour"

@@ -62,6 +62,31 @@ def test_what_each_stack_could_give(project: Any, tmp_path: Path, monkeypatch: p
     assert here["text"] == "no price is known"
 
 
+SEARCH = """
+from stoker import pipeline, step, sweep
+
+@step(resources={"accelerators": "V100:4"})
+def trial(x: int) -> int:
+    return x
+
+@pipeline
+def search():
+    sweep(trial, space={"x": [1, 2]}, method="grid", budget="50 USD")
+"""
+
+
+def test_a_sweep_counts_by_the_prices_of_the_catalog(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".sky/catalogs/v8/aws"
+    folder.mkdir(parents=True)
+    (folder / "vms.csv").write_text(VMS)
+    monkeypatch.setenv(catalog.RUNTIME, str(tmp_path))
+    project.write({"search.py": SEARCH, "stoker.toml": STACKS})
+    plan = json.loads(project.stoker("plan", "search.py", "--json").stdout)
+    assert plan["steps"][0]["sweep"]["budget"]["rate"] == plan["steps"][0]["price"] == 12.24
+
+
 def test_how_machines_get_a_login_for_a_registry_is_said(project: Any) -> None:
     project.write({"train.py": PROGRAM})
     image = ("--set", "docker.parent_image=registry.invalid/team/train:1", "--set", "docker.skip_build=true")

@@ -251,8 +251,6 @@ def _tree_text(tree: Mapping[str, Any]) -> str:
     return str(wire["t"])
 
 
-PRICED: Final = "STK323"
-"""The finding that has the choice of a platform and its price."""
 NO_PRICE: Final = "no price is known"
 
 
@@ -268,6 +266,12 @@ class StackAnswer:
     """The machine and its price, why there is no price, or why the step cannot run there."""
     fix: str = ""
     """What makes the step fit there, or lets the platform be asked."""
+    price: float | None = None
+    """US dollars an hour of one attempt; None where that is not known."""
+    priced: str = ""
+    """The day of the price, as ISO 8601 has it."""
+    source: str = ""
+    """Where the price is from."""
 
 
 def ask_stacks(plan_on: Callable[[str], Plan]) -> dict[str, list[StackAnswer]]:
@@ -296,13 +300,16 @@ def _answer(plan: Plan, step: StepPlan, stack: str, flavor: str) -> StackAnswer:
         text = "; ".join(f"{finding.what} ({finding.code})" for finding in errors)
         fix = "; ".join(dict.fromkeys(finding.fix for finding in errors if finding.fix))
         return StackAnswer(stack=stack, fits=False, backend=flavor, text=text, fix=fix)
-    priced = next((finding.what for finding in mine if finding.code == PRICED), NO_PRICE)
+    priced = [finding for finding in mine if finding.price is not None]
+    facts: dict[str, Any] = {"stack": stack, "fits": True, "backend": flavor}
+    text = "; ".join(finding.what for finding in priced) or NO_PRICE
+    if priced:
+        facts |= {"price": step.price, "priced": priced[-1].priced, "source": priced[-1].why}
     unasked = BACKENDS.load(flavor).unasked
     silent = next((finding for finding in mine if finding.code in unasked), None)
     if silent is None:
-        return StackAnswer(stack=stack, fits=True, backend=flavor, text=priced)
-    text = f"{priced}; {silent.what}: {silent.why} ({silent.code})"
-    return StackAnswer(stack=stack, fits=True, backend=flavor, text=text, fix=silent.fix)
+        return StackAnswer(**facts, text=text)
+    return StackAnswer(**facts, text=f"{text}; {silent.what}: {silent.why} ({silent.code})", fix=silent.fix)
 
 
 def where_lines(steps: Sequence[StepPlan], answers: dict[str, list[StackAnswer]]) -> Iterator[str]:
@@ -315,6 +322,8 @@ def where_lines(steps: Sequence[StepPlan], answers: dict[str, list[StackAnswer]]
         for row in rows:
             answer = f"{row.backend}: {row.text}" if row.fits else paint(f"no: {row.text}", "31")
             yield f"  {row.stack:<{width}}  {answer}"
+            if row.source:
+                yield f"  {'':<{width}}  price: {row.source}"
             if row.fix:
                 yield f"  {'':<{width}}  fix: {row.fix}"
 

@@ -32,6 +32,8 @@ class Finding:
     fix: str = ""
     price: float | None = None
     """US dollars an hour of the machines of one attempt at the step, where the finding tells it."""
+    priced: str = ""
+    """The day of that price, as ISO 8601 has it; `why` says where it is from."""
 
     def text(self) -> str:
         """The finding as a person reads it: one line, and one more for each of why and fix."""
@@ -69,9 +71,9 @@ class Reporter:
         """What the person who starts the run should know, although nothing stops it."""
         return Finding(code=code, level="warning", where=self.where, what=what, why=why, fix=fix)
 
-    def info(self, code: str, what: str, why: str, *, price: float | None = None) -> Finding:
+    def info(self, code: str, what: str, why: str, *, price: float | None = None, priced: str = "") -> Finding:
         """A fact that stops nothing, such as what the step's machines cost an hour."""
-        return Finding(code=code, level="info", where=self.where, what=what, why=why, price=price)
+        return Finding(code=code, level="info", where=self.where, what=what, why=why, price=price, priced=priced)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

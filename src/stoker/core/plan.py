@@ -92,6 +92,8 @@ class StepPlan:
     none."""
     losses: LossRate | None = None
     """How often it is lost, for its `checkpoint_every="auto"`; None where nothing asks for it."""
+    price: float | None = None
+    """US dollars an hour of the machines of one attempt; None where that is not known."""
     shares_checkpoints: bool = False
     """Whether it may load checkpoints of other runs' steps, as a flow's step with `@checkpoint`."""
 

@@ -211,6 +211,10 @@ class PipelineSettings:
     """How many steps run at once on each backend; None is as many as fit."""
     require_proof: bool = False
     """Whether a step whose accelerators are not proved (`core.proof`) refuses the plan."""
+    deadline: float | str | None = None
+    """When the run is over at the latest: seconds after its start, a time of the day, or a moment (ISO 8601)."""
+    budget: str | None = None
+    """What the run costs at most: "50 USD", "20 device hours"."""
     backend: Mapping[str, Any] = attrs.field(factory=dict)
     """The options of each of the run's backends, by the name under which steps call it: "orchestrator", or that of a
     step operator."""

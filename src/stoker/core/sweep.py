@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final, Literal, Mapping
 
+from stoker.core.costs import Budget
 from stoker.core.errors import UsageError
-from stoker.core.values import frozen, lazy_pattern
+from stoker.core.values import frozen
 
 Goal = Literal["minimize", "maximize"]
 Plain = bool | int | float | str | None
@@ -20,7 +21,6 @@ SWEEP_EVENT: Final = "sweep"
 """The kind of the events in which a run's record has what a sweep decided and heard."""
 OPEN_ENDED: Final = 10_000
 """Trials of a sweep that only its budget ends."""
-_BUDGET: Final = lazy_pattern(r"\s*(\d+(?:\.\d+)?)\s*(device[ -]?hours?|USD)\s*")
 
 
 @frozen(kw_only=True)
@@ -102,29 +102,6 @@ class ASHA:
             number = getattr(self, name)
             if not isinstance(number, int) or number < least:
                 raise UsageError(f"ASHA({name}={number!r}) is not a whole number from {least}", fix=f"write {least}")
-
-
-@frozen(kw_only=True)
-class Budget:
-    """What a sweep may cost."""
-
-    amount: float
-    unit: Literal["device hours", "USD"]
-    rate: float = 0.0
-    """What an hour of one attempt costs, in the unit."""
-
-    @classmethod
-    def parse(cls, text: Any) -> Budget:
-        """A budget as a person writes it: "20 device hours", "50 USD"."""
-        found = _BUDGET.fullmatch(text) if isinstance(text, str) else None
-        if found is None or not float(found[1]):
-            raise UsageError(
-                f"budget={text!r} is not a budget", fix='write budget="20 device hours" or budget="50 USD"'
-            )
-        return cls(amount=float(found[1]), unit="USD" if found[2] == "USD" else "device hours")
-
-    def __str__(self) -> str:
-        return f"{self.amount:g} {self.unit}"
 
 
 @frozen(kw_only=True)

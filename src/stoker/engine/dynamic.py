@@ -114,7 +114,7 @@ class DynamicBody:
             if text not in self._shown_warnings:
                 self._shown_warnings.add(text)
                 runner.post(partial(runner.growth.say, text))
-        (step,) = with_rates([step], findings)
+        (step,) = with_rates([step], findings, self._planner.prices)
         ready = self._ready(step)
         given = {name: ready.inputs[name] for name in ready.mapped if name in ready.inputs}
         if given:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -15,6 +15,9 @@ from stoker.engine.events import TaskSpec
 from stoker.engine.inputs import StepBindings
 from stoker.plan.cachekey import Environment, KeyParts
 from stoker.worker.secrets import SecretReader
+
+if TYPE_CHECKING:
+    from stoker.engine.limits import Limits
 
 
 @frozen(kw_only=True)
@@ -33,6 +36,8 @@ class Policy:
     """Whether a step runs although the cache has its result; None: no step does."""
     max_parallel: int | None = None
     """How many steps run at once on each backend; None is as many as fit."""
+    limits: Limits | None = None
+    """The run's deadline and budget."""
     hooks: Mapping[str, FunctionSource] = attrs.field(factory=dict)
     """The pipeline's own hooks, by "on_success" and "on_failure"."""
     secrets: SecretReader = attrs.field(factory=SecretReader)

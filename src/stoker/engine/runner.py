@@ -44,6 +44,7 @@ from stoker.engine.recorder import Recorder
 from stoker.plan.cachekey import InputCode, KeyParts
 
 if TYPE_CHECKING:
+    from stoker.engine.limits import Limits
     from stoker.engine.sweeps import Sweeps
 
 HEARTBEAT: Final = 1.0
@@ -108,6 +109,8 @@ class RunLoop:
         self._postponed: list[ev.Prepare | ev.Expand] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._stops = 0
+        self.stopped_for = ""
+        """Why the run was stopped before one of its limits; empty if it was not."""
         self.status: RunStatus = "running"
         self._closing: RunStatus = "failed"
         self._failure: Mapping[str, Any] = {}
@@ -195,6 +198,8 @@ class RunLoop:
         """Add planned steps: those of a plan, or one that a dynamic body just called."""
         tasks = []
         for step in steps:
+            if self._policy.limits is not None:
+                self._policy.limits.add(step)
             self._steps[step.key] = step
             if step.mapped and step.sweep is None:
                 self._fanouts.add(step.key)
@@ -287,7 +292,17 @@ class RunLoop:
             self._observer.message(f"run {self._run} is being cancelled")
             self._stops = 1 if request == "now" else 0
             self.stop()
+        if self._policy.limits is not None and not self._stops:
+            self._keep_limits(self._policy.limits)
         self._observer.tick()
+
+    def _keep_limits(self, limits: Limits) -> None:
+        """Stop the run before it would pass its deadline or its budget."""
+        self.stopped_for = limits.problem(time.time())
+        if self.stopped_for:
+            self._recorder.record_event("limit", "", {"message": self.stopped_for})
+            self._observer.message(f"the run is stopped: {self.stopped_for}")
+            self.stop()
 
     # Updates from the backends
 
@@ -309,6 +324,8 @@ class RunLoop:
         if status.lease is not None:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
         self._note_active(update)
+        if self._policy.limits is not None and not update.hook:
+            self._note_cost(self._policy.limits, update)
         if update.hook:
             self._end_hook(update)
         elif status.lost:
@@ -323,6 +340,18 @@ class RunLoop:
         elif status.started is not None:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
             self.tell(ev.Began(key=key, attempt=attempt))
+
+    def _note_cost(self, limits: Limits, update: JobChange) -> None:
+        """Note whether an attempt runs, which counts against the run's budget."""
+        status, now = update.status, time.time()
+        if status.lost or status.state == "queued":
+            limits.end(update.key, now)
+        else:
+            began = status.started or self._executions[update.key].facts.get("began") or (now if status.lease else None)
+            if began is not None:
+                limits.begin(update.key, self._parent(update.key) or update.key, began)
+            if update.is_over:
+                limits.end(update.key, status.ended or now)
 
     def _receive_event(self, update: JobChange, event: WorkerEvent) -> None:
         key, attempt = update.key, update.attempt
@@ -613,6 +642,8 @@ class RunLoop:
             self._recorder.record_queued(key, action.attempt, parent=parent)
             self._observer.changed(key, "sent", {"parent": parent, "attempt": action.attempt})
         elif not action.behind:
+            if self._policy.limits is not None and not step.settings.resources.gpus_per_node:
+                self._policy.limits.begin(key, parent or key, now)
             self._recorder.record_running(key, action.attempt, started=now, parent=parent)
             if parent:
                 self._active[key] = (action.attempt, now)

@@ -106,14 +106,16 @@ class CallOptions(StepOptions, total=False):
 
 class PipelineOptions(Options, total=False):
     """Keywords of `@pipeline`: `max_parallel` steps may run at once, `on_hangup` says what a lost terminal means,
-    `require_proof` refuses a run with accelerators that are not proved, and the named outputs of a run belong to a
-    version of `model`."""
+    `require_proof` refuses a run with accelerators that are not proved, `deadline` and `budget` end one in time, and
+    the named outputs of a run belong to a version of `model`."""
 
     name: str
     failure_mode: FailureMode
     on_hangup: OnHangup
     max_parallel: int | None
     require_proof: bool
+    deadline: float | str | timedelta | None
+    budget: str | None
     dynamic: bool
     tags: Iterable[str]
     model: Model | str | None

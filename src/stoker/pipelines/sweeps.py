@@ -6,6 +6,7 @@ import importlib.util
 import math
 from typing import TYPE_CHECKING, Any, Final, Literal, Mapping, Sequence, TypedDict
 
+from stoker.core.costs import Budget
 from stoker.core.errors import MissingPackage, ParameterError, StokerError, UsageError, nearest
 from stoker.core.sweep import (
     ASHA,
@@ -14,7 +15,6 @@ from stoker.core.sweep import (
     RESULTS,
     TRIALS,
     VALUE,
-    Budget,
     Domain,
     Goal,
     SweepPlan,

@@ -46,6 +46,7 @@ _RARE: Final = (
     "lock",
     "environment",
     "runner",
+    "price",
     "shares_checkpoints",
 )
 """Fields that are usually empty, and left out then."""
@@ -56,6 +57,7 @@ _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("mapped", "after", "split", "packages", "lookups", "of_main_block"), tuple[str, ...]),
     "unpack": bool,
     "shares_checkpoints": bool,
+    "price": float,
     "position": int,
     "inputs": Mapping[str, Mapping[str, Any]],
     "hooks": Mapping[str, FunctionSource],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
@@ -64,8 +65,12 @@ from stoker.worker.secrets import READ, SHORTEST, SecretReader, references
 
 if TYPE_CHECKING:
     from stoker.core.cadence import LossRate
+    from stoker.core.costs import PriceList
 
 LATE_STEPS: Final = "STK299"
+PRICED: Final = "STK193"
+NO_PRICE: Final = "what its machine costs is not known"
+PRICE_FIX: Final = "write prices in stoker.toml, or use a stack that has some (SkyPilot), or device hours"
 USUAL: Final = "STK192"
 LOOKUP: Final = "STK191"
 OF_MAIN_BLOCK: Final = "STK256"
@@ -102,6 +107,7 @@ class Planner:
         self._stack = stack
         self.secrets = secrets or SecretReader()
         self.blobs = blobs
+        self.prices = stack.prices
         self._registry = registry
         self._losses = losses
         self._references: dict[ArtifactRef, dict[str, Any]] = {}
@@ -342,7 +348,7 @@ def plan(
     findings = tuple(backend_findings(steps, backends, planner.secrets))
     return Plan(
         pipeline=graph.name,
-        steps=tuple(with_rates(steps, findings)),
+        steps=tuple(steps),
         parameters=planner.parameters(graph) if graph.dynamic else {},
         failure_mode=failure_mode,
         stack=stack,
@@ -355,26 +361,49 @@ def plan(
     )
 
 
-def with_rates(steps: Iterable[StepPlan], findings: Sequence[Finding]) -> Iterator[StepPlan]:
-    """The steps, sweeps with what an hour of a trial takes of their budgets; `SettingsError` where nothing says it."""
+def price_findings(steps: Iterable[StepPlan], prices: PriceList | None) -> Iterator[Finding]:
+    """What the steps' machines cost by the stack's price list; of steps with the same settings once."""
+    if prices is None:
+        return
+    from stoker.core.costs import age_text
+
+    day = age_text(prices.date, prices.age(time.time()))
+    source = f"{prices.source} ({prices.where})"
+    for step in {(step.name, id(step.settings)): step for step in reversed(list(steps))}.values():
+        price = prices.hourly(step.settings)
+        if isinstance(price, str):
+            yield reporter_of(step).info(PRICED, f"its price is not known: the list lacks {price}", source)
+        else:
+            what = f"${price:.2f} an hour, by {day}"
+            yield reporter_of(step).info(PRICED, what, source, price=price, priced=prices.date)
+
+
+def with_rates(steps: Iterable[StepPlan], findings: Sequence[Finding], prices: PriceList | None) -> Iterator[StepPlan]:
+    """The steps with their prices, by the list or by findings, sweeps with what an hour of a trial takes of their
+    budgets; `SettingsError` where nothing says it."""
+    listed = [(one.where, one.price) for one in findings if one.price is not None and one.code != PRICED]
+    known: dict[tuple[str, int], float | None] = {}
     for step in steps:
+        alike = (step.name, id(step.settings))
+        if alike not in known:
+            by_list = "" if prices is None else prices.hourly(step.settings)
+            named = f"step '{step.name}'"
+            found = next((price for where, price in listed if where.endswith(named)), None)
+            known[alike] = found if isinstance(by_list, str) else by_list
+        price = known[alike]
+        priced = step if price == step.price else attrs.evolve(step, price=price)
         if step.sweep is None or step.sweep.budget is None:
-            yield step
+            yield priced
             continue
         budget = step.sweep.budget
-        if budget.unit == "USD":
-            named = f"step '{step.name}'"
-            rate = next((one.price for one in findings if one.price and one.where.endswith(named)), 0.0)
-            what, fix = "what its machine costs is not known", "use a stack with prices (SkyPilot), or device hours"
-        else:
-            resources = step.settings.resources
-            rate = float(resources.node_count * resources.gpus_per_node)
-            what, fix = "it asks for no device", "give the step gpu_count=1, for example, or the sweep trials=50"
+        rate = budget.hourly(step.settings, price)
         if not rate:
+            what, fix = "it asks for no device", "give the step gpu_count=1, for example, or the sweep trials=50"
+            if budget.unit == "USD":
+                what, fix = NO_PRICE, PRICE_FIX
             where = f"{step.where} step '{step.name}'"
             raise SettingsError(f"nothing counts against budget={str(budget)!r}: {what}", where=where, fix=fix)
-        budget = attrs.evolve(budget, rate=rate)
-        yield attrs.evolve(step, sweep=attrs.evolve(step.sweep, budget=budget))
+        yield attrs.evolve(priced, sweep=attrs.evolve(step.sweep, budget=attrs.evolve(budget, rate=rate)))
 
 
 def replan(recorded_plan: Plan, overrides: Overrides, stack: Stack) -> Plan:

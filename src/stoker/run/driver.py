@@ -59,9 +59,11 @@ from stoker.plan.planner import (
     lookup_findings,
     parameter_findings,
     placement_findings,
+    price_findings,
     refuse,
     replan,
     usual_findings,
+    with_rates,
 )
 from stoker.plan.planner import plan as plan_graph
 from stoker.report.streams import flush_or_drop
@@ -80,6 +82,7 @@ from stoker.worker.processes import this_process
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run
+    from stoker.engine.limits import Limits
     from stoker.run.building import Builder
     from stoker.store.logcopies import LogSender
 
@@ -132,8 +135,10 @@ def _plan_program(
             *plan.findings,
             *placement_findings(plan.steps, checkers, session.ask_backend),
             *growth_findings(plan, checkers, noun=program.noun, hooks=program.hooks),
+            *price_findings(plan.steps, session.stack.prices),
         )
-        plan = attrs.evolve(plan, settings=settings, findings=findings)
+        steps = tuple(with_rates(plan.steps, findings, session.stack.prices))
+        plan = attrs.evolve(plan, steps=steps, settings=settings, findings=findings)
     finally:
         for backend in set(checkers.values()):
             backend.close()
@@ -146,7 +151,8 @@ def _plan_program(
         lookups += planner.body_findings(program.function, plan.pipeline, plan.where)
     findings = (*plan.findings, *parameters, *lookups)
     plan = session.prove(attrs.evolve(plan, findings=findings), settings)
-    plan = attrs.evolve(plan, findings=(*plan.findings, *usual_findings(plan, session.stack)))
+    usual = usual_findings(plan, session.stack)
+    plan = attrs.evolve(plan, findings=(*plan.findings, *usual, *_limit_findings(plan, session)))
     return plan, planner, settings
 
 
@@ -348,7 +354,7 @@ def _drive(
         session.code = start.code
         plan = session.prepare(_with_current_code(plan, session, session.builder(settings, observer.message)))
     else:
-        plan = _plan_again(plan, session, settings, observer)
+        plan = _plan_again(plan, session, settings, observer, row)
     program_document, body = plan.program, None
     if plan.dynamic:
         plan, body = _resumed_body(row.id, plan, session, program)
@@ -391,7 +397,7 @@ def _driven_by_another(store: Store, row: RunRow) -> UsageError:
     )
 
 
-def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observer: Terminal) -> Plan:
+def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observer: Terminal, row: RunRow) -> Plan:
     """A run's plan for this session, checked again, with code and images as they are now."""
     templates = plan.dynamic and plan.steps  # they are planned again, from the program as it is now
     if not templates:
@@ -399,12 +405,26 @@ def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observ
     findings = findings_again(session, plan.steps, settings) if not templates else ()
     plan = attrs.evolve(plan, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     if not templates:
+        plan = attrs.evolve(plan, steps=tuple(with_rates(plan.steps, findings, session.stack.prices)))
         plan = session.prove(plan, settings)
+    plan = attrs.evolve(plan, findings=(*plan.findings, *_limit_findings(plan, session, row)))
     refuse(plan)
     builder = session.builder(settings, observer.message)
     if builder is not None:
         plan = session.stage(plan, builder)
     return plan if templates else session.prepare(plan)
+
+
+def _has_limits(settings: PipelineSettings) -> bool:
+    return settings.deadline is not None or settings.budget is not None
+
+
+def _limit_findings(plan: Plan, session: Session, row: RunRow | None = None) -> tuple[Finding, ...]:
+    if not _has_limits(plan.settings):
+        return ()
+    from stoker.run.limits import limit_findings  # few runs have limits
+
+    return tuple(limit_findings(plan, session, row))
 
 
 def findings_again(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
@@ -426,6 +446,8 @@ def _settings_again(plan: Plan, session: Session) -> PipelineSettings:
         "max_parallel": earlier.max_parallel,
         "on_hangup": earlier.on_hangup,
         "require_proof": earlier.require_proof,
+        "deadline": earlier.deadline,
+        "budget": earlier.budget,
     }
     recorded = Layer(origin="the run as it was started", values=values)
     options = earlier.backend if plan.stack == stack.name else {}
@@ -568,6 +590,7 @@ class Drive:
                     use_cache=request.cache is not False,
                     anew=repeated,
                     max_parallel=self._settings.max_parallel,
+                    limits=self._limits(),
                     hooks=self._plan.hooks,
                     secrets=self._session.secrets,
                 ),
@@ -589,6 +612,7 @@ class Drive:
                 with interrupts(runner, self._observer, computing=self._computing, on_hangup=detach, on_leave=leave):
                     status = self._loop(runner, backends)
             recorder.check_store()
+            error = runner.stopped_for
         except StokerError as problem:
             failure = _loss_of_store(recorder) or problem
             status, error = "failed", str(failure)
@@ -619,11 +643,19 @@ class Drive:
             raise failure
         run = writer.patiently(lambda: client_of(store).run(self._id))
         if status == "cancelled":
-            raise RunCancelled(f"run {self._id} was cancelled", run=run, fix=f"stoker resume {self._id}")
+            what, more = (f"stopped: {error}", " --set deadline=… or budget=…") if error else ("cancelled", "")
+            raise RunCancelled(f"run {self._id} was {what}", run=run, fix=f"stoker resume {self._id}{more}")
         if status != "succeeded":
             summary = writer.patiently(lambda: self._summary(run))
             raise RunFailed(summary, run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
         return run
+
+    def _limits(self) -> Limits | None:
+        if not _has_limits(self._settings):
+            return None
+        from stoker.run.limits import limits_of
+
+        return limits_of(self._session.store, self._id, self._settings)
 
     def _note_times(self, began: float) -> None:
         """Have the terminal say what the record says; of a run that was resumed, what this session took."""

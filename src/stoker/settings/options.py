@@ -139,6 +139,18 @@ def _resolved_launch(values: Mapping[str, Any] | None) -> Launch | None:
     return resolve_launch(values)
 
 
+def _deadline(value: Any) -> Any:
+    from stoker.core.costs import parse_deadline  # few runs have one
+
+    return parse_deadline(value)
+
+
+def _budget(value: Any) -> Any:
+    from stoker.core.costs import parse_budget
+
+    return parse_budget(value)
+
+
 def _environment(value: Any) -> Any:
     """A step's environment variables; a `Secret` is kept as the text of its reference."""
     if isinstance(value, Mapping):
@@ -172,6 +184,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "on_hangup": Option(parse=_choice("stop", "detach"), level="pipeline"),
     "max_parallel": Option(parse=parse_positive_count, level="pipeline"),
     "require_proof": Option(parse=_flag, level="pipeline"),
+    "deadline": Option(parse=_deadline, level="pipeline"),
+    "budget": Option(parse=_budget, level="pipeline"),
 }
 """Every option by its name. `step_operator` is the name of one; a mapping under that key is the operator's settings."""
 

@@ -509,6 +509,10 @@ class Records:
         """The attempts of a step that have ended, first to last."""
         return [rows.ATTEMPTS.row_of(row) for row in self.database.rows(self._sql["attempts_of"], (run_id, key))]
 
+    def attempt_seconds(self, run_id: str) -> list[tuple[str, float]]:
+        """(key, seconds) of the attempts of a run that have ended, elements' too."""
+        return [(str(key), float(seconds)) for key, seconds in self.database.rows(self._sql["spans"], (run_id,))]
+
     def losses(self, stack: str, backend: str, causes: Sequence[str]) -> tuple[int, float]:
         """Of the attempts that a stack's backend ran: how many ended by one of the causes, and the seconds of all."""
         values = (*causes, stack, backend)
@@ -788,6 +792,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "most_attempts": "SELECT max(attempts) FROM steps WHERE run_id = ? AND parent = ?",
     "caught_count": "SELECT count(*) FROM steps WHERE run_id = ? AND parent = ? AND message <> '' "
     "AND status IN ('succeeded', 'cached')",
+    "spans": "SELECT key, ended - started FROM attempts WHERE run_id = ? AND ended > started",
     "usages": "SELECT usage FROM steps WHERE run_id = ? AND parent = ? AND usage <> ''",
     "outputs_of": f"{_OUTPUT} WHERE run_id = ? AND key = ? ORDER BY place, name",
     "element_outputs": "SELECT "

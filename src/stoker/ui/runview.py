@@ -23,7 +23,7 @@ from stoker.client.variants import element_variants
 from stoker.client.why import StepReason
 from stoker.core import receipt as receipt_words
 from stoker.core.errors import NotFound, StokerError
-from stoker.core.plan import Plan, StepPlan, named_inputs, reporter_of, source_keys, source_outputs, without_secrets
+from stoker.core.plan import Plan, StepPlan, named_inputs, source_keys, source_outputs, without_secrets
 from stoker.core.receipt import Receipt
 from stoker.core.status import STEP_DONE
 from stoker.core.values import frozen
@@ -53,9 +53,7 @@ def prices_of(plan: Plan | None) -> dict[str, float]:
     """Step → US dollars an hour of the machines of one attempt, for the steps whose price is known."""
     if plan is None:
         return {}
-    listed = {one.where: one.price for one in plan.findings if one.price is not None}
-    places = {step.key: reporter_of(step).where for step in plan.steps}
-    return {key: listed[place] for key, place in places.items() if place in listed}
+    return {step.key: step.price for step in plan.steps if step.price is not None}
 
 
 def cost_text(

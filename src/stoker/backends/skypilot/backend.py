@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
@@ -22,6 +23,7 @@ from stoker.backends.skypilot.platform import SkypilotPlatform
 from stoker.backends.skypilot.requests import MAILBOX
 from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.codec import to_json
+from stoker.core.costs import age_text
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.orders import JOB, MailOrder, order_folder, order_note
@@ -196,7 +198,8 @@ def _step_cost(step: StepPlan, settings: SkypilotSettings, offers: Sequence[Offe
     if timeout is not None:
         what += f", ${best.price * nodes * timeout / 3600:.2f} at most for one attempt of {duration_text(timeout)}"
     why = f"the first choice{more} by SkyPilot's catalog on this machine; capacity may decide otherwise"
-    yield report.info(CHOICE, what, why, price=best.price * nodes)
+    day, days = catalog.written(best.cloud, time.time())
+    yield report.info(CHOICE, f"{what}; {age_text(day, days)}", why, price=best.price * nodes, priced=day)
     if limit is not None and best.price * nodes > limit:
         fix = "ask for less, for spot machines (spot=True), or allow more"
         yield report.error(COST, f"costs ${best.price * nodes:.2f} an hour", f"max_hourly_cost is ${limit:g}", fix)

@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any, Final, Mapping
 
@@ -51,6 +52,14 @@ def folder() -> Path | None:
     base = Path(root, ".sky/catalogs") if root else Path(FOLDER).expanduser()
     versions = sorted(base.glob("v[0-9]*"), key=lambda path: (len(path.name), path.name)) if base.is_dir() else []
     return next((one for one in reversed(versions) if any(one.glob("*/vms.csv"))), None)
+
+
+def written(cloud: str, now: float) -> tuple[str, int]:
+    """The day on which SkyPilot last wrote a cloud's catalog, as ISO 8601 has it, and how many days ago that is."""
+    place = folder()
+    assert place is not None  # an offer of it was found
+    changed = (place / cloud / "vms.csv").stat().st_mtime
+    return time.strftime("%Y-%m-%d", time.localtime(changed)), int((now - changed) // 86_400)
 
 
 def offers(resources: Mapping[str, Any]) -> list[Offer]:
