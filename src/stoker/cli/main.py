@@ -57,6 +57,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "models": ("stoker.cli.names:models", "list, show, promote, compare and export models"),
     "pull": ("stoker.cli.runs:pull_command", "fetch what a run's steps made, a named artifact, or a model"),
     "schedule": ("stoker.cli.schedule:command", "run pipelines at set times, and say what was missed"),
+    "advise": ("stoker.cli.advise:command", "show what steps might ask for instead, by what they used, as a diff"),
     "watch-for": ("stoker.cli.watchfor:command", "start a pipeline for each new version of an artifact or model"),
     "cancel": ("stoker.cli.rerun:cancel", "ask a run to stop"),
     "resume": ("stoker.cli.rerun:resume_command", "go on with a run where it stopped"),
