@@ -63,8 +63,8 @@ def test_a_run_ends_before_its_budget_and_goes_on_with_a_larger_one(lab: Any) ->
     said = lab.run(*command, "budget=1 USD", code=130)
     assert "the run is stopped: " in said and " of 1 USD are used, and what runs takes 3,600 USD an hour" in said
     assert " of 1 USD are used" in lab["spend"].error
-    said = lab.run("stoker", "resume", "latest", *DEVICE, code=3)
-    assert "STK194" in said and " that are used; its budget is 1 USD" in said and "--set budget=" in said
+    said = lab.run("stoker", "resume", "latest", *DEVICE, "--set", "budget=0.0001 USD", code=3)
+    assert "STK117" in said and " that are used; its budget is 0.0001 USD" in said and "--set budget=" in said
     lab.run("stoker", "resume", "latest", *DEVICE, "--set", "budget=1000 USD")
     assert lab["spend"].steps["train"].load() == "attempt 2"
     assert "(median: train " in lab.run(*command, "budget=0.0000001 USD", code=3), "what it took before is known"
@@ -72,7 +72,7 @@ def test_a_run_ends_before_its_budget_and_goes_on_with_a_larger_one(lab: Any) ->
 
 def test_what_has_no_price_is_refused_and_prices_have_a_date(spending: Any) -> None:
     said = spending.stoker("run", "script.py:spend", *DEVICE, "--set", "budget=1 USD", code=3).stderr
-    assert "STK194 error" in said and "what its machine costs is not known" in said
+    assert "STK117 error" in said and "what its machine costs is not known" in said
     spending.write({"stoker.toml": PRICES})
     shown = spending.stoker("plan", "script.py:spend", *DEVICE, "--where").stdout
     assert "mine   local: $3600.00 an hour, by prices of 2020-01-01, " in shown

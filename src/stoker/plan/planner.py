@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from stoker.core.costs import PriceList
 
 LATE_STEPS: Final = "STK299"
-PRICED: Final = "STK193"
+PRICED: Final = "STK116"
 NO_PRICE: Final = "what its machine costs is not known"
 PRICE_FIX: Final = "write prices in stoker.toml, or use a stack that has some (SkyPilot), or device hours"
 USUAL: Final = "STK192"

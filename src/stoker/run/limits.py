@@ -27,8 +27,8 @@ from stoker.run.session import Session
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 
-PASSED: Final = "STK194"
-ESTIMATE: Final = "STK195"
+PASSED: Final = "STK117"
+ESTIMATE: Final = "STK118"
 _LOOK_BACK: Final = 20
 """Earlier runs that are looked at, of which the times of the newest five count."""
 _COUNTED: Final = 5
