@@ -238,6 +238,7 @@ WORDS = {
     "show": "show latest",
     "why": "why latest train",
     "gpu": "gpu latest",
+    "advise": "advise latest",
     "card": "card latest train",
     "logs": "logs latest",
     "artifacts": "artifacts latest",

@@ -5,7 +5,7 @@ Times are seconds on a clock of the runner's choice; the machine only compares a
 
 from __future__ import annotations
 
-from typing import Literal, Sequence
+from typing import Final, Literal, Sequence
 
 from stoker.core.status import RunStatus, StepStatus
 from stoker.core.values import frozen
@@ -57,6 +57,9 @@ class TaskSpec:
     trial: bool = False
     """Of an element: whether it is one trial of a sweep, so that its failure is not that of the whole."""
 
+
+GRACE: Final = 10.0
+"""Seconds between SIGTERM and SIGKILL for a step that is ended: time to write a checkpoint."""
 
 # Events: what happened.
 

@@ -25,7 +25,7 @@ from stoker.core.plan import Capacity, Job, JobStatus, StepPlan
 from stoker.core.protocol import ADOPTED, HookFacts
 from stoker.core.values import frozen
 from stoker.core.wire import Wakeup
-from stoker.engine.events import PaceChanged
+from stoker.engine.events import GRACE, PaceChanged
 from stoker.engine.execution import lines_up
 from stoker.worker.secrets import Masker, SecretReader
 
@@ -101,8 +101,6 @@ class Pace:
         return events
 
 
-GRACE: Final = 10.0
-"""Seconds between SIGTERM and SIGKILL for a step that is ended: time to write a checkpoint."""
 _POLL: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between questions to a platform that cannot wake us, longer while nothing changes."""
 _OVER: Final = ("succeeded", "failed")

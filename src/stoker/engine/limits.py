@@ -12,7 +12,7 @@ from stoker.core.costs import HOUR, Budget
 from stoker.core.errors import UsageError
 from stoker.core.plan import StepPlan
 from stoker.core.words import time_text
-from stoker.engine.jobs import GRACE
+from stoker.engine.events import GRACE
 
 ENDING: Final = GRACE + 5.0
 """Seconds that are kept for the end of a run: the grace of its steps, and what the driver needs to hear of it."""
