@@ -35,6 +35,7 @@ _FURTHER: Final[Mapping[str, Schema]] = {
     "artifact_store": {**_TEXT, "description": "A path, seen from this file, or s3://…, ssh://…, pvc://CLAIM."},
     "container_registry": {**_PLACE, "description": "Where images go that are built for steps on other machines."},
     "image_builder": {**_PLACE, "description": "Who builds images; the engine of this machine if nobody is named."},
+    "prices": {"type": "object", "description": "What machines cost in US dollars an hour, with date and source."},
     "reconnect": {**_TIME, "description": "How long a run waits for its database server when that is away."},
     "retention": {"type": "object", "description": "Which finished runs `stoker gc` deletes."},
     "secrets": {**_PLACE, "description": "Where secrets by name are, in place of this machine."},
@@ -48,6 +49,7 @@ _WORDS: Final[Mapping[str, Schema]] = {
     "cache": {"enum": [True, False, "strict"]},
     "track": {"type": ["string", "array"]},
     "max_parallel": {"type": ["integer", "string"]},
+    **dict.fromkeys(("checkpoint_every", "deadline"), _TIME),
 }
 """Options whose written form is another one than the resolved value's type."""
 
