@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from datetime import datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import cronsim
 import pytest
@@ -172,3 +172,17 @@ def test_systemd_computes_the_same_times(text: str) -> None:
                 found.add(datetime.strptime(line, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc))
         expected = due(text, now.replace(microsecond=0) - timedelta(seconds=1), zone, 6)
         assert sorted(found)[:6] == expected
+
+
+def test_where_there_are_no_time_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image without tzdata."""
+
+    def none(name: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr("stoker.core.cron.ZoneInfo", none)
+    moment = datetime(2025, 6, 6, 5, 0, tzinfo=timezone.utc)
+    assert due("0 6 * * *", moment, "UTC", 1) == [moment + timedelta(hours=1)]
+    with pytest.raises(SettingsError, match="no time zone 'Europe/Berlin' here") as refused:
+        due("0 6 * * *", moment, "Europe/Berlin", 1)
+    assert "install tzdata" in refused.value.fix

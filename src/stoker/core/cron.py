@@ -9,7 +9,7 @@ one begins with `*`: https://manpages.debian.org/bookworm/cron/crontab.5.en.html
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Final, Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
@@ -99,7 +99,7 @@ class Cron:
 
     def times(self, after: datetime, zone: str) -> Iterator[datetime]:
         """The due times after a time, in a time zone, in order."""
-        place = ZoneInfo(zone)
+        place = _place(zone)
         if any(field.startswith("*") for field in self.fields[:2]):
             yield from self._by_the_clock(after, place)
             return
@@ -136,7 +136,7 @@ class Cron:
                             yield due
             day += _DAY
 
-    def _by_the_clock(self, after: datetime, place: ZoneInfo) -> Iterator[datetime]:
+    def _by_the_clock(self, after: datetime, place: tzinfo) -> Iterator[datetime]:
         moment = after.astimezone(timezone.utc).replace(second=0, microsecond=0) + _MINUTE
         while True:
             wall = moment.astimezone(place)
@@ -281,13 +281,21 @@ class _Field:
 
 def check_zone(name: str) -> str:
     """The name of a time zone, such as "Europe/Berlin"; a `SettingsError` for one that is not known here."""
+    _place(name)
+    return name
+
+
+def _place(name: str) -> tzinfo:
+    """A time zone. UTC is known everywhere, the others where there are files of time zones."""
+    if name == "UTC":
+        return timezone.utc
     try:
-        ZoneInfo(name)
+        return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError; a folder's name is an OSError
         raise SettingsError(
-            f"there is no time zone '{name}' here", fix='write a name such as "UTC" or "Europe/Berlin"'
+            f"there is no time zone '{name}' here",
+            fix='write a name such as "UTC" or "Europe/Berlin"; in an image without any, install tzdata',
         ) from None
-    return name
 
 
 def _moved(moment: datetime) -> datetime:
