@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +17,7 @@ import click
 
 from stoker import stacks
 from stoker.backends.base.backend import Timer, TimerJob
+from stoker.backends.base.secrets import credentials
 from stoker.backends.base.timers import MACHINE, PLATFORM, PREFIX, local_zone
 from stoker.backends.registry import BACKENDS
 from stoker.cli import target as targets
@@ -145,6 +148,16 @@ def added(row: ScheduleRow) -> None:
     if before is not None:
         _keep_missed(client, schedules, before)
         row = attrs.evolve(row, created=before.created)
+    where, code = _entered(client, row, before)
+    schedules.put(attrs.evolve(row, code=code))
+    upcoming = Schedule(client.store, row, time.time()).next()
+    assert upcoming is not None
+    say(f"'{row.name}' is {'changed' if before else 'added'}: {where}")
+    say(f"next: {_local(upcoming)}" + (f" ({upcoming:%Y-%m-%d %H:%M} {row.zone})" if row.zone != local_zone() else ""))
+
+
+def _entered(client: Client, row: ScheduleRow, before: ScheduleRow | None = None) -> tuple[str, str]:
+    """Write a schedule's entry: (where it is, the digest of the code that travels)."""
     stack = stacks.load(row.stack)
     job = job_of(client, row)
     start = PlatformStart(client.store, row, stack, job)
@@ -153,12 +166,29 @@ def added(row: ScheduleRow) -> None:
     timer.check(job)
     if before is not None and before.target != row.target:
         timer_of(before, stack).remove(job.mark)
-    where = timer.put(job)
-    schedules.put(attrs.evolve(row, code=start.code))
-    upcoming = Schedule(client.store, row, time.time()).next()
-    assert upcoming is not None
-    say(f"'{row.name}' is {'changed' if before else 'added'}: {where}")
-    say(f"next: {_local(upcoming)}" + (f" ({upcoming:%Y-%m-%d %H:%M} {row.zone})" if row.zone != local_zone() else ""))
+    if row.target in MACHINE:
+        _keep_variables(client, row, stack)
+    return timer.put(job), start.code
+
+
+def _keep_variables(client: Client, row: ScheduleRow, stack: stacks.Stack) -> None:
+    """Keep what opens the stack's database and artifact store here, for its owner alone: an entry of this machine is
+    started without the variables of a shell, and shows its command line to others."""
+    values = {**credentials(client.store.blobs.uri, os.environ), **stacks.table_of(stack)[1]}
+    if client.store.database_uri.startswith("postgresql"):
+        values.update({name: text for name, text in os.environ.items() if name.startswith("PG")})
+    path = _variables_of(row.name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    if values:
+        make_folders(os.path.dirname(path))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # also in a home that is shared
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(values, file)
+
+
+def _variables_of(name: str) -> str:
+    return os.path.join(stacks.home(), "schedules", f"{name}.json")
 
 
 def timer_of(row: ScheduleRow, stack: stacks.Stack) -> Timer:
@@ -218,7 +248,7 @@ def list_schedules(*, client: Client, as_json: bool) -> None:
                 _words(last[0]) if last else "",
                 str(len(missed) or ""),
                 f"{os.path.basename(row.file)} {' '.join(row.words)}".strip(),
-                row.target,
+                row.target if row.author == author() else f"{row.target} of {row.author}",
             )
         )
         if missed:
@@ -237,8 +267,8 @@ def list_schedules(*, client: Client, as_json: bool) -> None:
 
 def _trouble(client: Client, row: ScheduleRow) -> str:
     """Why a schedule will not be started although it should; empty where it will, and where nobody can be asked."""
-    if row.paused:
-        return ""
+    if row.paused or (row.target in MACHINE and row.author != author()):
+        return ""  # what starts it is another person's, or on another machine
     try:
         marks = timer_of(row, stacks.load(row.stack)).marks()
     except StokerError as error:
@@ -293,9 +323,7 @@ def _set_paused(client: Client, name: str, *, paused: bool) -> None:
     schedules = Schedules(client.store.records.database)
     row = schedules.get(name)
     _keep_missed(client, schedules, row)
-    stack = stacks.load(row.stack)
-    job = job_of(client, attrs.evolve(row, paused=paused))
-    timer_of(row, stack).put(attrs.evolve(job, start=PlatformStart(client.store, row, stack, job)))
+    _entered(client, attrs.evolve(row, paused=paused))
     schedules.pause(name, paused=paused, now=time.time())
 
 
@@ -314,6 +342,8 @@ def remove(*, name: str, client: Client) -> None:
     row = schedules.get(name)
     timer_of(row, stacks.load(row.stack)).remove(job_of(client, row).mark)
     schedules.remove(name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_variables_of(name))
     say(f"'{name}' is removed")
 
 
@@ -329,9 +359,12 @@ def run_now(*, name: str, client: Client) -> int:
 @click.argument("name")
 @click.option("--code", default="", metavar="DIGEST", help="The package of the code, where the file is not there.")
 @click.option("--root", default="", metavar="FOLDER", help="Where it is unpacked.")
-@stack_option
-def fire(*, name: str, code: str, root: str, client: Client) -> int:
+@click.option("--stack", metavar="NAME", help="Whose schedule it is.")
+def fire(*, name: str, code: str, root: str, stack: str | None) -> int:
     """What crontab, systemd and platforms call: start what is due, once, whoever else is called for it."""
+    with contextlib.suppress(FileNotFoundError), open(_variables_of(name), encoding="utf-8") as file:
+        os.environ.update(json.load(file))
+    client = Client(stack)
     row = Schedules(client.store.records.database).find(name)
     if row is None:
         say(f"schedule '{name}' was removed: nothing is started")
