@@ -54,9 +54,8 @@ class PackageIndex:
         distribution = metadata.distribution(name)
         page = self.folder / "simple" / name
         page.mkdir(parents=True, exist_ok=True)
-        tag = next(
-            line.partition(":")[2] for line in str(distribution.read_text("WHEEL")).splitlines() if line[:4] == "Tag:"
-        )
+        # The last of several, such as those of Python 2 and 3.
+        tag = [line[4:] for line in str(distribution.read_text("WHEEL")).splitlines() if line[:4] == "Tag:"][-1]
         wheel = f"{distribution.metadata['Name'].replace('-', '_')}-{distribution.version}-{tag.strip()}.whl"
         with zipfile.ZipFile(page / wheel, "w") as archive:
             for file in distribution.files or ():
@@ -67,21 +66,33 @@ class PackageIndex:
     def put_what_the_worker_needs(self, *, working: bool = False) -> None:
         """Publish the distributions that Stoker's own metadata require, extras left out: newer ones that are empty, or
         those that are installed here, with what they require."""
-        names = _required("stoker")
-        while names:
-            name = names.pop()
-            if not working:
-                self.put(name, "9000.0")
-            elif not (self.folder / "simple" / name).exists():
+        if working:
+            self.put_with_requirements(*_required("stoker"))
+        else:
+            for name in _required("stoker"):
+                self.put(canonicalize_name(name.name), "9000.0")
+
+    def put_with_requirements(self, *requirements: Requirement) -> None:
+        """Publish what is installed here, with what it requires and what its extras do."""
+        seen = set()
+        left = list(requirements)
+        while left:
+            requirement = left.pop()
+            name = canonicalize_name(requirement.name)
+            if not (self.folder / "simple" / name).exists():
                 self.put_installed(name)
-                names += _required(name)
+            if (key := (name, frozenset(requirement.extras))) not in seen:
+                seen.add(key)
+                left += _required(name, *requirement.extras)
 
 
-def _required(name: str) -> list[str]:
-    """What an installed distribution requires here, without extras."""
+def _required(name: str, *extras: str) -> list[Requirement]:
+    """What an installed distribution requires here, and what some of its extras do."""
     requirements = map(Requirement, metadata.requires(name) or ())
     return [
-        canonicalize_name(one.name) for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})
+        one
+        for one in requirements
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
     ]
 
 
