@@ -7,6 +7,7 @@ container's lines into its CloudWatch. What is ours:
   node, with `AWS_BATCH_JOB_NODE_INDEX`, `_NUM_NODES` and the main node's address, on loopback; the other nodes are
   ended with the main one. `ID:3` and `ID#1` are described as AWS does
 * a job that is ended gets SIGTERM and 30 seconds, as ECS gives them; moto kills it at once
+* a container has the secrets of its definition as variables, of AWS Secrets Manager
 * exit codes are in what DescribeJobs tells
 * `POST /double` with {"faults": N} has the next N calls fail with TooManyRequestsException; {"reclaim": ID} kills a
   job's container and says that its spot instance was terminated; {"queues": {NAME: {…}}} changes what DescribeJobQueues
@@ -137,6 +138,7 @@ class Front:
         definition = self._definition(body["jobDefinition"], headers)
         nodes = (definition.get("nodeProperties") or {}).get("numNodes", 0)
         if not size and not nodes:
+            body = {**body, "containerOverrides": self._with_secrets(definition, body, headers)}
             return self._moto("submitjob", body, headers)
         parts = []
         for number in range(size or nodes):
@@ -177,6 +179,23 @@ class Front:
         region = _region(headers)
         found = batch_backends["123456789012"][region].get_job_definition(name)
         return {} if found is None else {**found.describe(), "nodeProperties": found.node_properties}
+
+    def _with_secrets(
+        self, definition: dict[str, Any], body: dict[str, Any], headers: dict[str, str]
+    ) -> dict[str, Any]:
+        """A job's overrides with the values of its definition's secrets, which ECS reads as the execution role."""
+        from moto.secretsmanager.models import secretsmanager_backends
+
+        overrides = body.get("containerOverrides") or {}
+        backend = secretsmanager_backends["123456789012"][_region(headers)]
+        values = []
+        for secret in (definition.get("containerProperties") or {}).get("secrets") or ():
+            # https://docs.aws.amazon.com/batch/latest/userguide/specifying-sensitive-data-secrets.html
+            parts = secret["valueFrom"].split(":")
+            text = backend.get_secret_value(":".join(parts[:7]), None, None)["SecretString"]
+            field = parts[7] if len(parts) > 7 else ""
+            values.append({"name": secret["name"], "value": json.loads(text)[field] if field else text})
+        return {**overrides, "environment": [*overrides.get("environment", []), *values]} if values else overrides
 
     def _plain_definition(self, definition: dict[str, Any], headers: dict[str, str]) -> str:
         container = definition["nodeProperties"]["nodeRangeProperties"][0]["container"]

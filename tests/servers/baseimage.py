@@ -176,8 +176,9 @@ def _libraries(programs: Iterable[Path]) -> dict[str, Path]:
         elif match is not None:
             found[match[1]] = match[2]
     beside = os.path.dirname(os.path.realpath(found["libc.so.6"]))
-    # glibc loads it when a thread is cancelled; C++ extensions of installed packages need the other one.
-    for extra in ("libgcc_s.so.1", "libstdc++.so.6"):
+    # glibc loads the first when a thread is cancelled; extensions of installed packages need the others: those in C++,
+    # and psycopg's libpq.
+    for extra in ("libgcc_s.so.1", "libstdc++.so.6", "libpthread.so.0", "libdl.so.2"):
         if extra not in found and os.path.exists(f"{beside}/{extra}"):
             found[extra] = f"{beside}/{extra}"
     files = {"usr" + loader if not loader.startswith("/usr") else loader[1:]: Path(loader)}

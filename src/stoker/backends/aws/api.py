@@ -151,7 +151,7 @@ class AwsApi(Protocol):
 
 def pages(api: AwsApi, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
     """All entries of a list that comes in pages; services have two words for the next one."""
-    token = "NextToken" if service in ("ec2", "sagemaker", "secretsmanager") else "nextToken"
+    token = "NextToken" if service in ("ec2", "sagemaker", "scheduler", "secretsmanager") else "nextToken"
     following: dict[str, Any] = {}
     while True:
         answer = api.call(service, operation, **arguments, **following)

@@ -28,7 +28,7 @@ from stoker.backends.base.backend import Leftover, Preparation, ProbeRequest, Sw
 from stoker.core.errors import BackendError
 from stoker.core.findings import Check
 
-OPEN: Final = ("profile", "iam_role", "execution_role", "image")
+OPEN: Final = ("profile", "iam_role", "execution_role", "schedule_role", "image")
 """Questions to which nothing is the usual answer."""
 EXECUTION_POLICY: Final = "arn:aws:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
 """https://docs.aws.amazon.com/batch/latest/userguide/execution-IAM-role.html"""
@@ -60,6 +60,34 @@ RIGHTS: Final[Sequence[AwsRight]] = (
 )
 """What whoever runs Stoker calls, and on what; "*" where AWS takes no other.
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsbatch.html"""
+SCHEDULER: Final = "scheduler.amazonaws.com"
+"""Who takes the role of schedules."""
+SCHEDULES: Final[Sequence[AwsRight]] = (
+    (
+        ("scheduler:GetSchedule", "scheduler:CreateSchedule", "scheduler:UpdateSchedule", "scheduler:DeleteSchedule"),
+        "arn:aws:scheduler:{region}:{account}:schedule/default/stoker-*",
+    ),
+    (("scheduler:ListSchedules",), "*"),
+    (
+        (
+            "secretsmanager:CreateSecret",
+            "secretsmanager:PutSecretValue",
+            "secretsmanager:DeleteSecret",
+            "secretsmanager:TagResource",
+        ),
+        "arn:aws:secretsmanager:{region}:{account}:secret:stoker-*",
+    ),
+)
+"""What whoever adds schedules calls besides."""
+SUBMITS: Final[Sequence[AwsRight]] = (
+    (("batch:SubmitJob",), "arn:aws:batch:{region}:{account}:job-definition/stoker-*"),
+    (("batch:SubmitJob",), "arn:aws:batch:{region}:{account}:job-queue/*"),
+)
+"""What the role of schedules may."""
+READS: Final[Sequence[AwsRight]] = (
+    (("secretsmanager:GetSecretValue",), "arn:aws:secretsmanager:{region}:{account}:secret:stoker-*"),
+)
+"""What the execution role needs for schedules besides the managed policy."""
 _POLICY: Final = "`stoker stacks setup batch` prints the least policy"
 
 
@@ -89,6 +117,8 @@ def _own_checks(api: AwsApi, settings: BatchSettings) -> Iterator[Check]:
     for field in ("iam_role", "execution_role"):
         if settings.get(field):
             yield role_check(api, field, str(settings.get(field)), TRUSTED)
+    if settings.get("schedule_role"):
+        yield role_check(api, "schedule_role", str(settings.get("schedule_role")), SCHEDULER)
     yield from log_check(api, settings)
 
 
@@ -214,23 +244,34 @@ def preparation(
 def least_policies(settings: BatchSettings, *, account: str = "*", store: str = "") -> str:
     """The least policies of all who act, with a line before each that says whose it is."""
     region = str(settings.get("region") or log_options(settings).get("awslogs-region") or "*")
-    texts = policies_text(
-        {
-            "whoever runs Stoker": driver_policy(settings, account=account, region=region, store=store),
-            "the role of steps (iam_role)": policy(STORE, store=store),
-            "who may take the roles of jobs (trust policy of iam_role and execution_role)": trust_policy(TRUSTED),
+    policies = {
+        "whoever runs Stoker": driver_policy(settings, account=account, region=region, store=store),
+        "the role of steps (iam_role)": policy(STORE, store=store),
+        "who may take the roles of jobs (trust policy of iam_role and execution_role)": trust_policy(TRUSTED),
+    }
+    if settings.get("schedule_role"):
+        places = {"account": account, "region": region}
+        role = _role_arn(settings.get("schedule_role"), account)
+        policies |= {
+            "whoever adds schedules": policy(SCHEDULES, **places, passed=[role], trusted=SCHEDULER),
+            "the role of schedules (schedule_role)": policy(SUBMITS, **places),
+            "who may take the role of schedules (trust policy of schedule_role)": trust_policy(SCHEDULER),
+            "the execution role, for schedules": policy(READS, **places),
         }
-    )
-    return f"{texts}\n# execution_role: the managed policy {EXECUTION_POLICY}"
+    return f"{policies_text(policies)}\n# execution_role: the managed policy {EXECUTION_POLICY}"
 
 
 def driver_policy(settings: BatchSettings, *, account: str = "*", region: str = "*", store: str = "") -> dict[str, Any]:
     """The least policy of whoever runs Stoker; with roles in the settings, also the right to hand them to jobs."""
-    named = [str(settings.get(name)) for name in ("iam_role", "execution_role") if settings.get(name)]
-    roles = {name if name.startswith("arn:") else f"arn:aws:iam::{account}:role/{name}" for name in named}
+    named = [settings.get(name) for name in ("iam_role", "execution_role") if settings.get(name)]
+    roles = {_role_arn(name, account) for name in named}
     group = log_group(settings) or LOG_GROUP
     places = {"account": account, "region": region, "store": store, "group": group}
     return policy(RIGHTS, **places, passed=sorted(roles), trusted=TRUSTED)
+
+
+def _role_arn(name: str, account: str) -> str:
+    return name if name.startswith("arn:") else f"arn:aws:iam::{account}:role/{name}"
 
 
 def _has_group(api: AwsApi, group: str) -> bool:

@@ -52,6 +52,7 @@ SETUP: Final = StackSetup(
         "queues": "The queues among which each step gets its own, with what they start",
         "iam_role": "The ARN of the role of steps, which reads and writes the artifact store; empty for the instances'",
         "execution_role": "The ARN of the role by which ECS pulls images and writes logs; Fargate needs one",
+        "schedule_role": "The ARN of the role by which EventBridge submits schedules' drivers; empty for none",
         "image": "The image of steps that name none; empty for plain Python",
     },
     complete=complete_region,
@@ -90,4 +91,5 @@ BATCH: Final = Backend(
     leftovers=of_parts("stoker.backends.aws_batch.outside:sweep_accounts"),
     end_recorded=later("stoker.backends.aws_batch.outside:end_recorded"),
     beside=beside,
+    timer=later("stoker.backends.aws_batch.timers:timer"),
 )

@@ -14,17 +14,19 @@ import attrs
 
 from stoker.backends.aws.settings import AwsSettings
 from stoker.backends.base.overlays import parse_overlay
-from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
+from stoker.backends.kubernetes.settings import parse_fields, parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import (
     UNSET,
     WHOLE_RUN,
     not_one_of,
     parse_count,
+    parse_number,
     parse_positive_count,
     parse_python,
     parse_text,
     strict,
+    useful_size,
 )
 
 PLATFORMS: Final = ("EC2", "FARGATE")
@@ -253,6 +255,20 @@ def parse_container(value: Any) -> Any:
     return parse_overlay(value, _CONTAINER)
 
 
+def parse_driver_fields(value: Any) -> Any:
+    """`driver`: cpu_count a number, memory in bytes, the rest names."""
+    return parse_fields(value, _DRIVER)
+
+
+_DRIVER: Final = {
+    "image": parse_text,
+    "queue": parse_queue,
+    "iam_role": parse_role,
+    "cpu_count": parse_number,
+    "memory": useful_size,
+}
+
+
 def _at_most(number: Any, most: int) -> Any:
     if isinstance(number, int) and not isinstance(number, bool) and number > most:
         raise SettingsError(f"{number!r} is more than {most}", fix=f"write a number up to {most}")
@@ -319,6 +335,12 @@ class BatchSettings(AwsSettings):
     """The stack's queues, among which a step without `queue` gets one: names, or a mapping from each name to the
     instance types of its compute environments ("FARGATE" for Fargate), with which a plan needs no account. Without it
     all queues of the account."""
+    # Schedules
+    schedule_role: str | None = attrs.field(default=UNSET, converter=parse_role, metadata=WHOLE_RUN)
+    """The role by which EventBridge Scheduler submits the drivers of schedules."""
+    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_driver_fields, metadata=WHOLE_RUN)
+    """The job in which a schedule's driver runs, where it is not like a step: image, queue, iam_role, cpu_count (0.25),
+    memory (1 GiB)."""
     # Where it runs
     queue: str | None = attrs.field(default=UNSET, converter=parse_queue)
     """`jobQueue`; without it the queue of the stack that holds what the step asks for."""

@@ -352,23 +352,27 @@ def parse_pod_settings(value: Any) -> Any:
     return fields_given(value)
 
 
-def parse_driver(value: Any) -> Any:
-    """`driver`: a mapping, or "key=value,key=value"; cpu_count a number, memory in bytes, ttl in seconds, the rest
-    names."""
+def parse_fields(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """`driver`: a mapping, or "key=value,key=value", of fields that each have a parser of their own."""
     mapping: Any = parse_pairs(value) if isinstance(value, str) else parse_mapping(value)
     if mapping is None or mapping is UNSET:
         return mapping
     settings = {}
     for name, part in mapping.items():
-        if name not in _DRIVER:
+        if name not in fields:
             raise SettingsError(
-                f"driver has no '{name}'{did_you_mean(name, _DRIVER)}", fix=f"it takes {', '.join(_DRIVER)}"
+                f"driver has no '{name}'{did_you_mean(name, fields)}", fix=f"it takes {', '.join(fields)}"
             )
         try:
-            settings[name] = None if part is None else _DRIVER[name](part)
+            settings[name] = None if part is None else fields[name](part)
         except SettingsError as error:
             raise SettingsError(f"driver: {name}: {error.message}", fix=error.fix) from None
     return settings
+
+
+def parse_driver(value: Any) -> Any:
+    """`driver`: cpu_count a number, memory in bytes, ttl in seconds, the rest names."""
+    return parse_fields(value, _DRIVER)
 
 
 _DRIVER: Final[Mapping[str, Callable[[Any], Any]]] = {

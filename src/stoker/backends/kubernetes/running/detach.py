@@ -16,15 +16,14 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#handling-pod-and-
 from __future__ import annotations
 
 import gzip
-import ipaddress
 import json
 import math
 import os
 import re
 from typing import Any, Final, Iterator, Mapping, Sequence
-from urllib.parse import parse_qs, urlsplit
 
-from stoker.backends.base.backend import LEFT, RESTARTED_BY, SENDS_LOGS, DetachedRun, DriverJob, DriverStart
+from stoker.backends.base.backend import RESTARTED_BY, SENDS_LOGS, DetachedRun, DriverJob, DriverStart
+from stoker.backends.base.drivers import document, loopback
 from stoker.backends.base.messages import is_below
 from stoker.backends.base.secrets import credentials
 from stoker.backends.kubernetes.api.access import SERVICE_ACCOUNT
@@ -48,10 +47,8 @@ from stoker.backends.kubernetes.request.pods import MANAGED_BY, PodMount, PodReq
 from stoker.backends.kubernetes.running import driverpod
 from stoker.backends.kubernetes.running.ending import DRIVER
 from stoker.backends.kubernetes.settings import KubernetesSettings
-from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError, UsageError
+from stoker.core.errors import BackendError, UsageError
 from stoker.core.resources import ResourceSettings
-from stoker.core.secret import Secret
-from stoker.worker import secrets
 
 CPU: Final = 0.25
 """CPUs that a driver's pod asks for: it computes while steps begin and end."""
@@ -78,19 +75,6 @@ _NOT_THE_DRIVERS: Final = frozenset(
 """Fields of the settings that a driver's pod does not take."""
 _OWN: Final = ("service_account", "node_selector", "priority_class")
 """Fields that `driver` may have in place of the stack's."""
-_POSTGRES: Final = (
-    "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGPASSWORD", "PGSSLMODE", "PGCHANNELBINDING",
-    "PGOPTIONS", "PGCONNECT_TIMEOUT", "PGTARGETSESSIONATTRS",
-)  # fmt: skip
-"""Variables of libpq that are no paths of this machine. https://www.postgresql.org/docs/current/libpq-envars.html"""
-_STOKER: Final = ("STOKER_RECONNECT", "STOKER_OFFLINE")
-"""Variables of Stoker's own that hold for the driver, too."""
-_READERS: Final[dict[str, str]] = {
-    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
-}  # fmt: skip
-"""Protocol of the artifact store → the package that reads it."""
-_REFERENCE: Final = re.compile(r"secret:[a-z][a-z0-9_-]*:[^\s#\"']+(?:#[\w.-]+)?")
-"""A secret in a stack, such as its registry's password."""
 _PLACE: Final = re.compile(r"the Job ([a-z0-9.-]+)/([a-z0-9.-]+)")
 
 
@@ -112,7 +96,7 @@ def check(options: Mapping[str, Any], run: DetachedRun, *, who: str = "--detach"
             fix='set database = "postgresql://…" in the stack, a server that pods and you reach; or shares_files = '
             "true where the nodes have this home",
         )
-    place = "" if settings.get("host_network") or run.database.startswith("sqlite:") else _loopback(run.database)
+    place = "" if settings.get("host_network") or run.database.startswith("sqlite:") else loopback(run.database)
     if place:
         raise UsageError(
             f"{who} puts the driver into a pod of the cluster, for which the database server at {place} is another",
@@ -124,23 +108,6 @@ def check(options: Mapping[str, Any], run: DetachedRun, *, who: str = "--detach"
             f"{who} puts the driver into a pod of the cluster, which does not see the artifact store {run.artifacts}",
             fix="name a store that pods reach: artifact_store = 's3://…', or 'pvc://CLAIM' for a claim",
         )
-
-
-def _loopback(database: str) -> str:
-    """Which address of this machine alone a database has; empty for one that others may reach."""
-    parts = urlsplit(database)
-    named = [host.rpartition("@")[2] for host in parts.netloc.split(",")] if parts.netloc else []
-    named = [*(re.sub(r":\d*$", "", host) for host in named), *parse_qs(parts.query).get("host", ())]
-    named = [host for host in named if host] or [os.environ.get("PGHOSTADDR") or os.environ.get("PGHOST", "")]
-    for host in named:
-        if not host or host.startswith(("/", "%2F")) or host == "localhost":
-            return host or "a socket of this machine"
-        try:
-            if ipaddress.ip_address(host.strip("[]")).is_loopback:
-                return host
-        except ValueError:  # a name
-            continue
-    return ""
 
 
 def detach(options: Mapping[str, Any], start: DriverStart) -> DriverJob:
@@ -314,36 +281,13 @@ def _folders(facts: DetachedRun, brought: Sequence[str]) -> list[str]:
 
 def _document(options: Mapping[str, Any], start: DriverStart, place: str) -> dict[str, Any]:
     shares = bool(KubernetesSettings(**options).get("shares_files"))
-    facts = start.facts
-    environment = {
-        **{name: os.environ[name] for name in _STOKER if name in os.environ},
-        **credentials(facts.artifacts, os.environ),
-        **({name: os.environ[name] for name in _POSTGRES if name in os.environ} if _is_postgres(facts) else {}),
-        **start.variables,
-        **{name: text for name, text in start.environment.items() if name != "STOKER_HOME"},
+    own = {
+        **credentials(start.facts.artifacts, os.environ),
         "LOGNAME": user_name(),
         RESTARTED_BY: place,
         **({} if shares else {SENDS_LOGS: "1"}),
     }
-    references = dict.fromkeys((*facts.secrets, *_REFERENCE.findall(start.stack)))
-    values = {reference: start.read_secret(Secret.parse(reference)) for reference in references}
-    if values:
-        environment[secrets.BROUGHT] = json.dumps(values)
-    reader = _READERS.get(facts.artifacts.partition("://")[0])
-    return {
-        "image": _image(options),
-        "words": list(start.words),
-        "environment": environment,
-        "stacks": start.stack,
-        "bundle": os.path.basename(start.code.bundle),
-        "output": os.path.relpath(start.output, facts.home),
-        "requires": [*(["psycopg"] if _is_postgres(facts) else ()), *([reader] if reader else ())],
-        "again": [LEFT, EXIT_INFRASTRUCTURE],
-    }
-
-
-def _is_postgres(facts: DetachedRun) -> bool:
-    return not facts.database.startswith("sqlite:")
+    return document(start, image=_image(options), environment=own)
 
 
 # What becomes of it
