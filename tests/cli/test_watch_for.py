@@ -93,6 +93,73 @@ def test_a_promotion_starts_a_pipeline(stoker: Any) -> None:
     assert run.cause.endswith("version 3 by promotion 3")
 
 
+FLOWS = """
+    from stoker.flow import FlowSpec, Parameter, step, trigger, trigger_on_finish
+
+
+    class Flow(FlowSpec):
+        of = Parameter("of", default="")
+
+        @step
+        def start(self):
+            self.next(self.end)
+
+        @step
+        def end(self):
+            pass
+
+
+    class First(Flow):
+        pass
+
+
+    @trigger_on_finish(flow="team.main.First")
+    class Second(Flow):
+        pass
+
+
+    @trigger(event="clean")
+    class Third(Flow):
+        pass
+
+
+    @trigger(events=["clean", {"name": "raw"}])
+    class Several(Flow):
+        pass
+
+
+    @trigger(event={"name": "clean", "parameters": {"of": "version"}})
+    class Given(Flow):
+        pass
+"""
+
+
+def test_flows_say_themselves_what_they_wait_for(stoker: Any) -> None:
+    stoker.project.write({"flows.py": FLOWS})
+    client: Client = stoker.project.client()
+    watch = ("watch-for", "--once", "--every", "200ms", "--run")
+    for flow, message in (
+        ("Several", "Several waits for 2 things: artifact:clean, artifact:raw"),
+        ("Given", "@trigger takes parameters from the event clean"),
+        ("First", "First has no @trigger"),
+    ):
+        assert message in stoker(*watch, f"flows.py:{flow}", code=UsageError.exit_code).stderr
+    schedules = Schedules(client.store.records.database)
+    schedules.begin("artifact:clean runs Third", "0", now=time.time())
+    client.save_artifact(2, "clean")
+    stoker(*watch, "flows.py:Third")
+    stoker("run", "flows.py:First", "--quiet")
+    (seen,) = client.runs("First")
+    assert seen.ended is not None
+    schedules.begin("run:First runs Second --of '{run}'", str(int(seen.ended.timestamp() * 1000)), now=time.time())
+    stoker("run", "flows.py:First", "--quiet")
+    said = stoker(*watch, "flows.py:Second", "--of", "{run}").stderr
+    assert "watching run:First, from 20" in said
+    newest, before, *_, oldest = client.runs()
+    assert [one.pipeline for one in (newest, before, oldest)] == ["Second", "First", "Third"]
+    assert newest.parameters["of"] == before.id and newest.cause.endswith(f"run {before.id}")
+
+
 def test_a_version_whose_run_cannot_begin_is_told_and_not_tried_for_ever(stoker: Any) -> None:
     stoker.project.write({"score.py": SCORE})
     client: Client = stoker.project.client()
@@ -117,7 +184,7 @@ def test_mistakes(stoker: Any) -> None:
         (["artifact:clean"], "no file is named that is to be run"),
         (["artifact:clean", "--run", "scor.py"], "there is no file scor.py, did you mean 'score.py'"),
         (["artifact:clean", "--run", "score.py", "--versoin", "{version}"], "did you mean '--version'"),
-        (["--run", "score.py"], "nothing to watch is named"),
+        (["--run", "score.py"], "nothing to watch is named, and scoring has no @trigger"),
     ):
         assert message in stoker("watch-for", *words, code=UsageError.exit_code).stderr
 

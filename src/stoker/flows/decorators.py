@@ -370,6 +370,29 @@ def _trigger(values: Mapping[str, Any]) -> None:
         raise SettingsError(f"it says {' and '.join(given) or 'nothing to wait for'}", fix=f"say {words}, one of them")
 
 
+def triggers_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """What `@trigger(…)` or `@trigger_on_finish(…)` waits for, as `stoker watch-for` takes it.
+
+    An event is a new version of the artifact of its name, or what is written behind "artifact:" or "model:"; a flow is
+    named with or without its project and branch.
+    """
+    found = []
+    for kind, words in (("artifact", ("event", "events")), ("run", ("flow", "flows"))):
+        for given in [values.get(words[0]), *(values.get(words[1]) or ())]:
+            one = given if isinstance(given, Mapping) else {"name": given() if callable(given) else given}
+            if one.get("parameters"):
+                raise SettingsError(
+                    f"@trigger takes parameters from the event {one['name']}, which is an artifact here",
+                    fix=f"stoker watch-for artifact:{one['name']} --run FILE --NAME {{version}}, and load the version "
+                    "in the flow",
+                )
+            name = str(one.get("name") or "")
+            name = name.rpartition(".")[2] if kind == "run" else name
+            if name:
+                found.append(name if ":" in name else f"{kind}:{name}")
+    return tuple(found)
+
+
 def _exit_hook(values: Mapping[str, Any]) -> None:
     hooks = [hook for word in ("on_success", "on_error") for hook in values[word]]
     if not hooks:
@@ -545,13 +568,13 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
         words={"event": None, "events": [], "options": {}},
         of_flow=True,
         check=_trigger,
-        help="The event that starts the flow where it is deployed: kept with the flow; nothing here waits for events.",
+        help="The event that starts the flow, which `stoker watch-for --run FILE` waits for: a version of an artifact.",
     ),
     "trigger_on_finish": DecoratorKind(
         words={"flow": None, "flows": [], "options": {}},
         of_flow=True,
         check=_trigger,
-        help="The flow after which this one starts where both are deployed: kept with the flow; no run here waits.",
+        help="The flow after which this one starts: `stoker watch-for --run FILE` waits for its runs that succeed.",
     ),
     "exit_hook": DecoratorKind(
         words={"on_success": [], "on_error": [], "options": {}},

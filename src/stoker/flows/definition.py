@@ -30,7 +30,7 @@ from stoker.flows import settings as flowsettings
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
 from stoker.flows.current import VARIABLE, enter_start
-from stoker.flows.decorators import BUILT_IN, FOR_WORKER, notes_of, times_of
+from stoker.flows.decorators import BUILT_IN, FOR_WORKER, notes_of, times_of, triggers_of
 from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, constants_of, parameters_of
 from stoker.flows.task import FlowTask
@@ -312,6 +312,13 @@ class FlowDefinition:
         """The times and the time zone of its `@schedule`; the zone is empty where it names none."""
         found = next((note.values for note in notes_of(self.kind) if note.name == "schedule"), None)
         return None if found is None else (times_of(found), str(found.get("timezone") or ""))
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        """What its `@trigger` and `@trigger_on_finish` wait for: versions of artifacts, and runs of other flows."""
+        return tuple(
+            text for note in notes_of(self.kind) if note.name.startswith("trigger") for text in triggers_of(note.values)
+        )
 
     @functools.cached_property
     def project(self) -> flowsettings.Project | None:

@@ -105,11 +105,11 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "schedule": ("works differently", "noted; `python flow.py schedule create` has it run at its times"),
     "trigger": (
         "works differently",
-        "noted; `stoker watch-for artifact:NAME --run flow.py` starts a run for each version",
+        "noted; `stoker watch-for --run flow.py` waits for it: an event is a new version of the artifact of its name",
     ),
     "trigger_on_finish": (
         "works differently",
-        "noted, as `schedule` is; start the next run at the end of the first, by `Runner`",
+        "noted; `stoker watch-for --run flow.py` starts a run for each of the other's that succeeds",
     ),
     "exit_hook": (
         "works differently",

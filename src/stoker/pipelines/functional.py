@@ -310,6 +310,7 @@ class Pipeline(Generic[P]):
     noun = "pipeline"
     worker_imports = (__name__,)
     schedule: tuple[str, str] | None = None
+    triggers: tuple[str, ...] = ()
 
     def __init__(self, function: Callable[P, Any], definition: _PipelineDefinition, on_call: OnCall) -> None:
         self.function = function

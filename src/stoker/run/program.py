@@ -56,6 +56,10 @@ class Program(Protocol):
         """The times and the time zone that its author gave it (`@schedule`), with "" for the machine's zone."""
 
     @property
+    def triggers(self) -> tuple[str, ...]:
+        """What its author has it run after, as `stoker watch-for` takes it (`@trigger`)."""
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags of each of its runs."""
 
