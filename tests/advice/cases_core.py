@@ -220,7 +220,38 @@ def p(name: str = "", label: str = ""):
     a(name)
 """
 
+SWEEP = """
+from typing import Annotated
+from stoker import ASHA, between, log_metrics, pipeline, step, sweep
+
+@step
+def train(rate: float = 0.5, layers: int = 1, kind: str = "a") -> None:
+    log_metrics({"loss": rate}, step=0)
+
+@step
+def score(rate: float) -> float:
+    return rate
+
+@step
+def named(rate: float) -> Annotated[float, "best_params"]:
+    return rate
+
+@step
+def renamed(rate: float) -> Annotated[float, "best_rate"]:
+    return rate
+
+def plain(rate: float) -> float:
+    return rate
+
+ONE = {"rate": [0.1]}
+SOME = {"rate": between(0.1, 0.9)}
+
+@pipeline
+def search():
+    @@
+"""
 GROUPS: tuple[Group, ...] = (
+    Group(name="sweep", files={"s.py": SWEEP}, call="stoker plan s.py:search"),
     Group(name="ranks", files={"s.py": STEP}, call="stoker plan s.py --simulate 8xH100", code=3),
     Group(
         name="ranks on older accelerators",
