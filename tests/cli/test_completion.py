@@ -77,7 +77,16 @@ def test_a_broken_file_of_stacks_offers_none(
 ASKED = {
     "bash": 'eval "$(stoker completion bash)"; COMP_WORDS=({words}); COMP_CWORD=2; _stoker_completion stoker; '
     'echo "${{COMPREPLY[@]}}"',
-    "zsh": 'autoload -U compinit; compinit -u; eval "$(stoker completion zsh)"; echo $_comps[stoker]',
+    # In a terminal, by the tabulator key: what is read ends with what was completed.
+    "zsh": """
+        zmodload zsh/zpty
+        zpty shell zsh -f -i
+        zpty -w shell 'autoload -U compinit; compinit -u -D; eval "$(stoker completion zsh)"; echo rea''dy'
+        zpty -r shell said '*ready*'
+        zpty -w -n shell $'{words}\\t'
+        zpty -r shell said '*{run}*'
+        print -r -- $said
+    """,
     "fish": "stoker completion fish | source; complete -C '{words}'",
 }
 
@@ -90,5 +99,5 @@ def test_the_script_works_in_its_shell(shell: str, project: Any) -> None:
     project.stoker("run", "train.py", "--quiet")
     run = project.client().run("latest").id
     path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    said = project.command([shell, "-c", ASKED[shell].format(words=f"stoker show {run[:4]}")], env=path).stdout
-    assert ("_stoker_completion" if shell == "zsh" else run) in said
+    said = project.command([shell, "-c", ASKED[shell].format(words=f"stoker show {run[:4]}", run=run)], env=path).stdout
+    assert run in said

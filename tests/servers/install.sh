@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the real programs that tests start: PostgreSQL, a container engine, an image registry, an SSH server, mpirun,
-# a browser.
+# a browser, shells.
 # Does nothing where they are there, and says what to do where it may not install.
 set -eu
 
@@ -25,6 +25,10 @@ command -v slurmdbd >/dev/null 2>&1 && command -v mariadbd >/dev/null 2>&1 || mi
 
 # The browser that opens pages; Debian's brings what Playwright's own would have to download.
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+
+# The shells beside bash for which there is completion.
+command -v zsh >/dev/null 2>&1 || missing="$missing zsh"
+command -v fish >/dev/null 2>&1 || missing="$missing fish"
 
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
