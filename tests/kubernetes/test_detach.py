@@ -24,6 +24,7 @@ from tests.servers import postgres
 from tests.servers.postgres import Server
 
 from stoker.backends.base.backend import DetachedRun, DriverStart
+from stoker.backends.base.drivers import _READERS
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.proof import setup
 from stoker.backends.kubernetes.request import jobs
@@ -274,7 +275,7 @@ def test_nothing_is_shared_but_a_database_and_a_claim(
 def test_a_driver_that_cannot_begin_says_why(
     project: Any, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(detach._READERS, "s3", "no_such_package")
+    monkeypatch.setitem(_READERS, "s3", "no_such_package")
     monkeypatch.chdir(project.write({"stoker.toml": stack(cluster)}).folder)
     for item in rbac.manifests("default", "system:serviceaccount:default:default", cluster=False):
         path = setup.PATHS[item["kind"]][0].format(namespace="default")
