@@ -745,6 +745,7 @@ SKYPILOT = Row(
 
 BATCH_CLIENT = "tests/aws_batch/test_client.py::test_the_account_that_is_asked"
 BATCH_QUEUES = "tests/aws_batch/test_queues.py::test_chosen"
+BATCH_SCHEDULES = "tests/aws_batch/test_schedules.py::test_a_job_of_eventbridge_is_the_driver"
 FARGATE: Mapping[str, Any] = {"platform": "FARGATE", "execution_role": "arn:aws:iam::123456789012:role/e"}
 BATCH = Row(
     title="AWS Batch",
@@ -778,6 +779,8 @@ BATCH = Row(
         "profile": Held("whose services are asked", by=BATCH_CLIENT),
         "endpoint_url": Held("whose services are asked", by=BATCH_CLIENT),
         "queues": "among which `jobQueue` is chosen",
+        "schedule_role": Held("EventBridge's, for schedules", by=BATCH_SCHEDULES),
+        "driver": Held("what the job of a schedule's driver gets", by=BATCH_SCHEDULES),
         "queue": "`jobQueue`",
         "platform": "`platformCapabilities`",
         "instance_type": "`instanceTypes`",
@@ -805,6 +808,8 @@ BATCH = Row(
         "profile": Example("other"),
         "endpoint_url": Example("http://127.0.0.1:8"),
         "queues": Example({"q": ["FARGATE"]}, settings={"execution_role": FARGATE["execution_role"]}),
+        "schedule_role": Example("arn:aws:iam::123456789012:role/scheduler"),
+        "driver": Example({"queue": "other-q", "memory": "2GiB"}),
         "queue": Example("other-q"),
         "platform": Example("FARGATE", settings={"execution_role": FARGATE["execution_role"]}),
         "instance_type": Example("p4d.24xlarge", resources={"nodes": 2}),
