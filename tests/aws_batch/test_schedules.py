@@ -148,6 +148,7 @@ def _as_batch_reads(words: Mapping[str, str]) -> dict[str, str]:
     return {name[0].lower() + name[1:]: text for name, text in words.items()}
 
 
+@pytest.mark.timeout(900)
 def test_what_is_refused_leaves_nothing_behind(
     aws: Any, batch_account: BatchAccount, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
