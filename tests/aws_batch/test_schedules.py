@@ -41,6 +41,8 @@ TRAIN = """
 CONFIG = "[profile team]\n"
 LOGIN = "[{}]\naws_access_key_id = tests\naws_secret_access_key = tests\n"
 CREDENTIALS = LOGIN.format("default") + LOGIN.format("team")
+HOME = "/root"
+"""Of a container's user."""
 DAY = 86400.0
 
 
@@ -73,7 +75,7 @@ def aws(project: Any, batch_account: BatchAccount, server: Server, monkeypatch: 
     uri = server.uri.replace("stoker@127.0.0.1", "stoker:${DB_PASSWORD}@db.example.com")
     stack = batch_account.stack(f"s-{time.time_ns()}").replace("[stacks.batch]", f'[stacks.batch]\ndatabase = "{uri}"')
     # In place of the job's role, which the double does not give.
-    stack = stack.replace("host_volumes = {", f'host_volumes = {{"{logins}" = "/root/.aws", ')
+    stack = stack.replace("host_volumes = {", f'host_volumes = {{"{logins}" = "{HOME}/.aws", ')
     stack = stack.replace("[stacks.batch.settings.docker]", f"{ROLES}[stacks.batch.settings.docker]")
     return project.write({"stoker.toml": stack, "train.py": TRAIN})
 

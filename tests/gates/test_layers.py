@@ -35,6 +35,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "fsspec": (
         "stoker.store",
         "stoker.backends.ray.platform",
+        "stoker.backends.aws_batch.driverjob",
         "stoker.backends.base.mailprogram",
         "stoker.backends.base.storeprogram",
     ),
