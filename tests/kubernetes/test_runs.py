@@ -184,7 +184,7 @@ def test_pods_that_share_no_files(kube: Any, cluster: LocalCluster, tmp_path: Pa
 
 
 FAILING = """
-import os, sys, time
+import os, sys, tempfile, time
 from stoker import pipeline, step
 from stoker.config import KubernetesSettings, ResourceSettings
 
@@ -230,6 +230,28 @@ def small() -> int:
     time.sleep(20)
     return len(data)
 
+def write() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(60 << 20))
+        file.flush()
+        time.sleep(60)
+
+@step(cache=False, resources=ResourceSettings(disk="40MB"))
+def fill() -> None:
+    write()
+
+@step(cache=False, resources=ResourceSettings(disk="40MB"), settings={"orchestrator": KubernetesSettings(reuse=False)})
+def fill_alone() -> None:
+    write()
+
+@pipeline
+def written():
+    fill()
+
+@pipeline
+def written_alone():
+    fill_alone()
+
 @pipeline
 def absent():
     missing()
@@ -246,6 +268,8 @@ if __name__ == "__main__":
         absent()
     elif word == "full":
         full()
+    elif word.startswith("written"):
+        globals()[word]()
     else:
         long(word)
 """
@@ -295,6 +319,16 @@ def test_what_never_starts_fails_fast_and_a_full_memory_is_said(failing: Any, cl
     full = failing.run("train.py", "full", code=1, timeout=120.0)
     failure = failing.client().run("last").steps["small"].attempts[0].failure
     assert failure.cause == "host-oom", (failure, full.stderr)
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+@pytest.mark.parametrize("word", ["written", "written_alone"])
+def test_a_pod_that_is_evicted_says_why(failing: Any, cluster: LocalCluster, word: str) -> None:
+    """The step is asked to end, and its worker says so; what the node says of the reason counts."""
+    failing.run("train.py", word, code=1, timeout=120.0)
+    (step,) = failing.client().run("last").steps.values()
+    failure = step.attempts[0].failure
+    assert failure.cause == "disk-full" and "ephemeral-storage limit (40M)" in failure.message, failure
     cluster.wait(lambda: nothing_left(cluster))
 
 

@@ -70,6 +70,15 @@ def is_deleted(item: Object) -> bool:
     return bool((item.get("metadata") or {}).get("deletionTimestamp"))
 
 
+def is_taken(pod: Object) -> bool:
+    """Whether the cluster ends a pod, or has ended it: a step that it asks to end leaves a result all the same.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions and the reasons of a pod's
+    status, such as Evicted, by which a kubelet says that it ended a pod.
+    """
+    return condition(pod, "DisruptionTarget") is not None or bool((pod.get("status") or {}).get("reason"))
+
+
 def has_ended(pod: Object, gone: Collection[str]) -> bool:
     """Whether nothing of a pod runs any more, as far as the API knows."""
     return uid(pod) in gone or phase(pod) in ("Succeeded", "Failed")

@@ -21,7 +21,7 @@ from stoker.backends.kubernetes.api.client import Cluster, delete, existing
 from stoker.backends.kubernetes.api.follow import Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.explain.causes import JobEnd
 from stoker.backends.kubernetes.explain.pending import Explanations, Pending, patience_of
-from stoker.backends.kubernetes.objects import condition, index_of, main_name
+from stoker.backends.kubernetes.objects import condition, index_of, is_taken, main_name
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.running.ending import Deletions, delete_job, end_pod
 from stoker.backends.kubernetes.running.handles import (
@@ -422,7 +422,8 @@ class KubernetesPlatform:
                 message = f"{end.message.partition(';')[0]}; it waits for another pod"
                 return self._requeued(handle, message, output, handle.facts.get("node", ""))
             else:
-                status = failed(CANCELLED) if handle.ending else order.end or status_without_result(end, handle.place)
+                told = None if any(map(is_taken, self._pods_of(handle).values())) else order.end
+                status = failed(CANCELLED) if handle.ending else told or status_without_result(end, handle.place)
                 self._pools.finish(handle, status)
         handle.running = handle.running or order.claimed
         if order.status is not None:

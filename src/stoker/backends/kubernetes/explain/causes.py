@@ -191,9 +191,10 @@ def _pod_success(pod: Object) -> JobEnd:
     times = "once" if restarts == 1 else "twice" if restarts == 2 else f"{restarts} times"
     disruption = condition(pod, "DisruptionTarget")
     taken = _disrupted(pod, disruption) if disruption is not None else None
+    how = f"finished after it was restarted in place {times}" if restarts else "finished"
     return JobEnd(
         state="succeeded",
-        message=f"finished after it was restarted in place {times}" if restarts else "finished",
+        message=how if taken is None else taken.message,
         cause="" if taken is None else taken.cause,
         free=taken is not None and taken.free,
         index=index_of(pod),

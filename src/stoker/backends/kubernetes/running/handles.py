@@ -18,7 +18,7 @@ from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, re
 from stoker.backends.kubernetes.api.follow import LATE, Follower, Log, is_complete, main_state
 from stoker.backends.kubernetes.explain.causes import JobEnd, element_end, end_of
 from stoker.backends.kubernetes.explain.pending import no_news
-from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, uid
+from stoker.backends.kubernetes.objects import condition, index_of, is_deleted, is_taken, uid
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.core.codec import parse_json
 from stoker.core.errors import SettingsError
@@ -268,7 +268,7 @@ def status_of(
             follower.late.setdefault(place.name, set()).add(handle.index if place.count > 1 else None)
         return None
     result = _result(handle, head)
-    taken = any(condition(pod, "DisruptionTarget") for pod in pods.values())
+    taken = any(map(is_taken, pods.values()))
     taken = taken or (place.nodes == 1 and head is not None and is_deleted(head))
     if result is not None and (result.ok or not taken or handle.ending):
         if head is not None and result.exited is not None and _terminated(head).get("reason") == "OOMKilled":

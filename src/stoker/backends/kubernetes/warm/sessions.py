@@ -20,7 +20,7 @@ from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, Inquiry
 from stoker.backends.kubernetes.api.execution import Execution
-from stoker.backends.kubernetes.objects import condition, is_deleted
+from stoker.backends.kubernetes.objects import is_deleted, is_taken
 from stoker.backends.kubernetes.request.pods import CONTAINER
 from stoker.backends.kubernetes.running.handles import (
     MARKED,
@@ -389,9 +389,7 @@ class PoolOrders:
     def _is_taken(self, pod: PoolPod) -> bool:
         """Whether the cluster takes a pod away."""
         thing = self._seen(pod)
-        return pod.closed == SIGNAL or (
-            thing is not None and (is_deleted(thing) or condition(thing, "DisruptionTarget") is not None)
-        )
+        return pod.closed == SIGNAL or (thing is not None and (is_deleted(thing) or is_taken(thing)))
 
     def settle(self, pod: PoolPod, handle: KubernetesHandle, one: LoggedOrder | None, *, complete: bool) -> None:
         """What became of an order whose pod has ended; `complete`: the pod's log says all."""
