@@ -440,7 +440,7 @@ def test_a_cron_job_runs_the_pipeline_in_a_pod(
     assert len(owned) >= 2
     assert {one["metadata"]["ownerReferences"][0]["uid"] for one in owned} == {uid}
 
-    project.stoker("schedule", "add", "0 0 1 1 *", "train.py", *words)
+    project.stoker("schedule", "add", "0 0 1 1 *", "train.py", *words, "--zone", "UTC")  # no image need know another
     (found,) = listed(cluster, CRON_JOBS)
     assert (found["metadata"]["uid"], found["spec"]["schedule"]) == (uid, "0 0 1 1 *")
     schedules = Schedules(project.client().store.records.database)

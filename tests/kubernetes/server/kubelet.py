@@ -431,6 +431,7 @@ class PodRunner:
         kubelet, spec, folder = self.kubelet, self.pod["spec"], self._volumes.folder
         host, _, port = kubelet.address.partition(":")
         base = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        base["PYTHONTZPATH"] = ""  # images need not have data of time zones
         base |= {
             "PATH": f"{kubelet.folder / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             SERVER: str(kubelet.folder),
