@@ -1,21 +1,26 @@
-"""Drivers on one PostgreSQL server that is stopped, started, frozen and cut off at random moments.
+"""Drivers on one PostgreSQL server that is stopped, started, frozen, cut off and replaced at random moments.
 
     python -m tests.reliability.database_storm --seed 1 --drivers 100 --restarts 10
 
 Each step appends a line to a file of its own, so that a step that is executed twice shows; and every run's rows must be
-those of a run that was left alone. `make storm-database SEED=… DRIVERS=… RESTARTS=…` is the same.
+those of a run that was left alone. `make storm-database SEED=… DRIVERS=… RESTARTS=…` is the same. With `--kills`,
+drivers get SIGKILL at random moments besides, and `stoker resume` takes the place of each: a step that they had begun
+may be executed again then, once for each kill.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +28,8 @@ import attrs
 import psycopg
 from tests.servers import postgres
 
+REPLACED: Final = frozenset({"promoted", "demoted"})
+"""Outages after which a replica takes the server's place, which crashed or only reads; once in a storm."""
 PATIENCE: Final = 600.0
 """Seconds after which a driver that has not ended counts as lost."""
 
@@ -107,6 +114,7 @@ class StormResult:
     outages: Sequence[str]
     seen: int
     """How many drivers told that the database was away."""
+    killed: int
     problems: Sequence[str]
 
 
@@ -128,25 +136,33 @@ def storm(
     at_once: int = 25,
     seconds: float = 12.0,
     links: int = 30,
+    kills: int = 0,
 ) -> StormResult:
-    """Run `drivers` processes, at most `at_once` at a time, through `outages`; `seconds` and `links` say how long each
-    run takes: that of its longest step, and the number of steps in its chain."""
+    """Run `drivers` processes, at most `at_once` at a time, through `outages` and `kills`.
+
+    `seconds` and `links` say how long each run takes: that of its longest step, and the number of steps in its chain.
+    """
     draw = random.Random(seed)
     place = folder / "lines"
     place.mkdir()
     (folder / "storm.py").write_text(PIPELINE)
-    server = postgres.Server(programs, connections=4 * at_once + 20)
+    servers = [postgres.Server(programs, connections=at_once + at_once // 5 + 10)]
+    server = servers[0]
     server.start()
+    if REPLACED & {*outages}:
+        servers.append(server.replica())
+    hosts = ",".join(each.address for each in servers)
     # A server that hangs counts as away after a few seconds, not after the half minute that is the default.
-    uri = f"{server.uri}?tcp_user_timeout={1000 * SILENCE}"
+    uri = f"postgresql://stoker@{hosts}/postgres?target_session_attrs=read-write&tcp_user_timeout={1000 * SILENCE}"
     (folder / "stoker.toml").write_text(f'stack = "storm"\n[stacks.storm]\ndatabase = "{uri}"\n')
     running: list[_Driver] = []
     ended: list[tuple[_Driver, str]] = []
+    killed: Counter[int] = Counter()
     try:
         reference = _start(folder, place, 0, 1.0, links)
         _wait([reference], ended)
         number, left = 1, list(outages)
-        next_outage = time.monotonic()
+        next_outage = next_kill = time.monotonic()
         while number <= drivers or running:
             # Nobody starts while an outage is due: a driver that finds no server at its start ends at once.
             due = bool(left) and bool(running) and time.monotonic() >= next_outage
@@ -155,21 +171,28 @@ def storm(
                 number += 1
             begun = _count_runs(server.uri)
             if due and begun >= number:  # all of them, and the reference
-                _outage(server, left.pop(0), draw)
+                server = _outage(servers, server, left.pop(0), draw)
                 next_outage = time.monotonic() + draw.uniform(1.0, 8.0)
+            elif running and begun >= number and killed.total() < kills and time.monotonic() >= next_kill:
+                victim = running.pop(draw.randrange(len(running)))
+                killed[victim.number] += _kill(victim)
+                running.append(_start_again(folder, place, victim, server.uri))
+                next_kill = time.monotonic() + draw.uniform(0.1, 2.0)
             _reap(running, ended)
             time.sleep(0.05)
         return StormResult(
             drivers=drivers,
             outages=outages[: len(outages) - len(left)],
             seen=sum("is away" in driver.output.read_text() for driver, _ in ended),
-            problems=[*(text for _, text in ended if text), *_differences(server.uri, place, drivers, links)],
+            killed=killed.total(),
+            problems=[*(text for _, text in ended if text), *_differences(server.uri, place, drivers, links, killed)],
         )
     finally:
         for driver in running:
             driver.process.kill()
             driver.process.wait()
-        server.kill()
+        for each in servers:
+            each.kill()
 
 
 def drawn_outages(seed: int, count: int) -> list[str]:
@@ -181,6 +204,24 @@ def drawn_outages(seed: int, count: int) -> list[str]:
 
 
 def _start(folder: Path, place: Path, number: int, seconds: float, links: int) -> _Driver:
+    return _started(folder, place, number, "storm.py", str(seconds), str(links))
+
+
+def _kill(driver: _Driver) -> int:
+    """Kill a driver; 0 where it had ended before."""
+    driver.process.kill()
+    return int(driver.process.wait() == -signal.SIGKILL)
+
+
+def _start_again(folder: Path, place: Path, driver: _Driver, uri: str) -> _Driver:
+    with psycopg.connect(uri, autocommit=True) as connection:
+        wanted = f'%"who{driver.number}"%'
+        row = connection.execute("SELECT id FROM runs WHERE parameters LIKE %s", (wanted,)).fetchone()
+    assert row is not None
+    return _started(folder, place, driver.number, "-m", "stoker", "resume", row[0])
+
+
+def _started(folder: Path, place: Path, number: int, *words: str) -> _Driver:
     output = folder / f"output-{number}"
     environment = {
         **os.environ,
@@ -188,9 +229,10 @@ def _start(folder: Path, place: Path, number: int, seconds: float, links: int) -
         "STORM_PLACE": str(place),
         "STORM_WHO": f"who{number}",
     }
-    words = [sys.executable, "storm.py", str(seconds), str(links)]
-    with output.open("wb") as file:
-        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    with output.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT
+        )
     return _Driver(number=number, process=process, output=output, began=time.monotonic())
 
 
@@ -221,23 +263,35 @@ def _count_runs(uri: str) -> int:
     return int(row[0]) if row else 0
 
 
-def _outage(server: postgres.Server, kind: str, draw: random.Random) -> None:
+def _outage(
+    servers: Sequence[postgres.Server], server: postgres.Server, kind: str, draw: random.Random
+) -> postgres.Server:
+    """Do it, and return the server that takes writes afterwards."""
+    if kind in REPLACED:
+        if kind == "demoted":  # it goes on, and answers, as where a name of the network moves
+            server.set("default_transaction_read_only", "on")
+        else:
+            server.stop("immediate")
+        time.sleep(draw.uniform(0.0, 2.0))
+        servers[1].promote()
+        return servers[1]
     if kind == "terminated":
         with psycopg.connect(server.uri, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        return
+        return server
     name, _, away = kind.partition("-")
     if name == "frozen":
         server.freeze()
         time.sleep(float(away.removesuffix("s")))
         server.thaw()
-        return
+        return server
     server.stop("fast" if name == "stopped" else name)
     time.sleep(float(away.removesuffix("s")) if away else draw.uniform(0.0, 3.0))
     server.start()
+    return server
 
 
-def _differences(uri: str, place: Path, drivers: int, links: int) -> list[str]:
+def _differences(uri: str, place: Path, drivers: int, links: int, killed: Mapping[int, int]) -> list[str]:
     """How runs and their steps differ from what they must be: the rows and lines of the run that was left alone."""
     problems = []
     names = ["first", "longest", "last", *(f"element-{n}" for n in range(6)), *(f"link-{n}" for n in range(links))]
@@ -245,7 +299,7 @@ def _differences(uri: str, place: Path, drivers: int, links: int) -> list[str]:
         for name in names:
             file = place / f"who{number}-{name}"
             lines = file.read_text().splitlines() if file.exists() else []
-            if len(lines) != 1:
+            if not 1 <= len(lines) <= 1 + killed.get(number, 0):
                 problems.append(f"driver {number}: its step {name} was executed {len(lines)} times")
     with psycopg.connect(uri, autocommit=True) as connection:
         ids = connection.execute("SELECT id, status, error, parameters FROM runs ORDER BY parameters").fetchall()
@@ -257,7 +311,9 @@ def _differences(uri: str, place: Path, drivers: int, links: int) -> list[str]:
             if status != "succeeded" or error:
                 problems.append(f"run {id} ({parameters}) is recorded as {status} {error}")
             rows = _rows(connection, id)
-            for table in _TABLES:
+            who = int(json.loads(parameters)["who"].removeprefix("who"))
+            # A driver that was killed leaves attempts that were interrupted, and fewer steps that it began at once.
+            for table in ("outputs", "cache") if killed.get(who) else _TABLES:
                 if rows[table] != wanted[table]:
                     extra = [row for row in rows[table] if row not in wanted[table]]
                     missing = [row for row in wanted[table] if row not in rows[table]]
@@ -280,6 +336,8 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--at-once", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--replaced", choices=sorted(REPLACED), default="", help="the last outage of all")
     options = parser.parse_args()
     programs = postgres.binaries()
     if programs is None:
@@ -292,12 +350,13 @@ def main() -> int:
             programs,
             seed=options.seed,
             drivers=options.drivers,
-            outages=drawn_outages(options.seed, options.restarts),
+            outages=[*drawn_outages(options.seed, options.restarts), *filter(None, [options.replaced])],
+            kills=options.kills,
             at_once=options.at_once,
             seconds=options.seconds,
         )
     print(f"seed {options.seed}: {result.drivers} drivers, outages: {', '.join(result.outages)}")
-    print(f"{result.seen} drivers saw the database away; {time.monotonic() - began:.0f} s")
+    print(f"{result.seen} drivers saw the database away, {result.killed} were killed; {time.monotonic() - began:.0f} s")
     print("\n".join(result.problems) or "no driver was lost, nothing was executed twice, all rows are complete")
     return 1 if result.problems else 0
 

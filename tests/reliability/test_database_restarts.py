@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from tests.servers import postgres
 from tests.waiting import until
 
 from stoker.client import Client
+from stoker.core.errors import DatabaseUnreachable
+from stoker.store import database
+from stoker.store.database import Database
 from stoker.store.store import open_store
 
 pytestmark = pytest.mark.xdist_group("postgresql-restarts")
@@ -40,6 +44,38 @@ def test_no_driver_is_lost(tmp_path: Path, programs: Path, long_form: bool) -> N
     assert not result.problems, "\n".join(result.problems)
     assert list(result.outages) == outages
     assert result.seen, "no driver saw the database away"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [pytest.param("promoted", marks=pytest.mark.long), "demoted"])
+def test_a_replica_takes_the_place_of_the_server(how: str, tmp_path: Path, programs: Path) -> None:
+    """The address names both; a driver that is killed besides is resumed at whichever takes writes."""
+    result = database_storm.storm(
+        tmp_path, programs, seed=1, drivers=3, outages=[how], at_once=3, seconds=4.0, links=8, kills=1
+    )
+    assert not result.problems, "\n".join(result.problems)
+    assert (list(result.outages), result.seen, result.killed) == ([how], 3, 1)
+
+
+def test_a_server_that_is_full_is_asked_again(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = postgres.Server(programs, connections=4)
+    server.start()
+    try:
+        opened = [Database(server.uri) for _ in range(4)]
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "BUSY_SECONDS", 0.0)
+            with pytest.raises(DatabaseUnreachable, match="no connection left") as caught:
+                Database(server.uri)
+        assert "max_connections" in caught.value.fix
+        with ThreadPoolExecutor(1) as thread:
+            fifth = thread.submit(Database, server.uri)
+            assert not fifth.done()  # before a connection is free
+            opened.pop().close()
+            opened.append(fifth.result(PATIENCE))
+        for each in opened:
+            each.close()
+    finally:
+        server.kill()
 
 
 FLOW = """

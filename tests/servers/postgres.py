@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import psycopg
 
 
 def binaries() -> Path | None:
@@ -39,7 +40,7 @@ def free_port() -> int:
 class Server:
     """A server with a data folder of its own, which can be stopped and started again at the same address."""
 
-    def __init__(self, programs: Path, *, connections: int = 100) -> None:
+    def __init__(self, programs: Path, *, connections: int = 100, primary: Server | None = None) -> None:
         # Not below a test's folder: each session of pytest that starts takes others' rights to its users' folder back.
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         # The server refuses to run as root; Debian's package brings a user for it.
@@ -50,8 +51,13 @@ class Server:
         self._data = self._folder / "data"
         self._connections = connections
         self._port = free_port()
-        self.uri = f"postgresql://stoker@127.0.0.1:{self._port}/postgres"
-        self._run("initdb", "-D", str(self._data), "-U", "stoker", "-A", "trust", "--no-sync", "-E", "UTF8")
+        self.address = f"127.0.0.1:{self._port}"
+        self.uri = f"postgresql://stoker@{self.address}/postgres"
+        if primary is None:
+            self._run("initdb", "-D", str(self._data), "-U", "stoker", "-A", "trust", "--no-sync", "-E", "UTF8")
+        else:
+            source = primary.uri.replace("/postgres", "/")
+            self._run("pg_basebackup", "-D", str(self._data), "-d", source, "-R", "-c", "fast", "--no-sync")
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
@@ -65,6 +71,23 @@ class Server:
     def stop(self, mode: str) -> None:
         """Stop it, in one of pg_ctl's modes: "fast" ends its connections, "immediate" is as good as a crash."""
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "-t", "60", "stop")
+
+    def replica(self) -> Server:
+        """A started server that follows this one, which from now on commits only what both have."""
+        other = Server(self._programs, connections=self._connections, primary=self)
+        other.start()
+        self.set("synchronous_standby_names", "*")
+        return other
+
+    def set(self, name: str, text: str) -> None:
+        """Change a setting, for sessions that are open, too."""
+        with psycopg.connect(self.uri, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET {name} = '{text}'")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """Make a replica the server that takes writes."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "60", "promote")
 
     def freeze(self) -> None:
         """Stop every process of it where it stands; its connections stay open."""

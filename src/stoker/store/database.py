@@ -6,7 +6,10 @@ needs a local disk: a home on a network file system that several machines share 
 
 A Postgres server that restarts closes its connections. A statement that finds its connection closed is executed once
 more on a new one, so `change` is for statements that may be executed twice; a transaction is not repeated, except for
-its BEGIN. Where the server does not answer, `DatabaseUnreachable` is raised; `store.postgres` says how much later.
+its BEGIN. Where the server does not answer, `DatabaseUnreachable` is raised; `store.postgres` says how much later. A
+server that has become a replica takes no writes: its connection counts as lost, and the next one goes to whichever
+server of the address does (`host1,host2`, `target_session_attrs=read-write`). A server that has no connection left, or
+starts, is asked again for a minute by who opens the database; a run that goes on has its journal meanwhile.
 
 A SQLite database that may only be read, somebody else's or one on a disk that is mounted to be read, is three files:
 the pages, the log of newer pages (`-wal`) and an index of it in shared memory (`-shm`). While a writer lives all three
@@ -37,10 +40,12 @@ BUSY_SECONDS: Final = 60.0
 """How long a writer waits for other writers. Transactions take microseconds: only a process that was stopped inside
 one makes others wait so long."""
 
-_LOST: Final = ("08", "57P01", "57P02", "57P03", "57P05")
-"""The first characters of the SQLSTATEs with which a server ends a connection: connection exceptions, shutdown by an
-administrator, crash of another backend, start or stop in progress, idle for too long.
+_LOST: Final = ("08", "25006", "57P01", "57P02", "57P03", "57P05")
+"""The first characters of the SQLSTATEs after which a connection is of no use: connection exceptions, a server that
+only reads, shutdown by an administrator, crash of another backend, start or stop in progress, idle for too long.
 https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+_REFUSED: Final = ("too many c", "connection slots", "starting up")
+"""Parts of what a server says that takes no connection for now; libpq hands on no SQLSTATE of it."""
 
 _PRAGMAS: Final = {
     "synchronous": "normal",  # first: the change of the mode of a new file syncs, too
@@ -106,7 +111,7 @@ class Database:
         if self.path and not self.read_only:
             _make_folder(self.path)
         try:
-            self._migrate()
+            self._migrate_when_admitted()
         except BaseException:  # also an interrupt leaves no connection open
             self.close()
             raise
@@ -335,6 +340,18 @@ class Database:
             self._local.connection = connection
             self._local.pid = pid
 
+    def _migrate_when_admitted(self) -> None:
+        """Migrate the schema over the first connection, for which a server that is full is asked for a while."""
+        end = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._migrate()
+                return
+            except DatabaseUnreachable as error:
+                if time.monotonic() > end or not any(words in error.message for words in _REFUSED):
+                    raise
+            time.sleep(0.1 + os.urandom(1)[0] / 256)  # drivers that start together ask at different moments
+
     def _migrate(self) -> None:
         """Migrate the schema to this version, exactly once even if many processes try."""
         version = self._version()
@@ -394,6 +411,15 @@ _FORKED: Final[list[Any]] = []
 """Connections that a fork copied, referenced here so that they are never closed in this process."""
 
 _ERRORS: Final[Iterable[tuple[str, str, str]]] = (
+    (
+        "read-only transaction",
+        "the database server takes no writes",
+        "name every server of its cluster, as postgresql://user@host1,host2/name?target_session_attrs=read-write",
+    ),
+    *(
+        (words, "the database server has no connection left", "raise its max_connections: each driver holds one or two")
+        for words in ("too many c", "connection slots")
+    ),
     ("not a database", "the file is not a database", "move it away, or set STOKER_HOME to another folder"),
     ("malformed", "the database file is damaged", "restore a copy, or move it away: the next run starts a new one"),
     ("disk is full", "the disk is full", "free space on it, for example with `stoker gc`, and run again"),
