@@ -88,6 +88,7 @@ STACK_KEYS: Final = (
     "retention",
     "secrets",
     "settings",
+    "keep_diff",
     "shared",
 )
 RECONNECT: Final = 600.0
@@ -154,6 +155,8 @@ class Stack:
     """Where secrets by name are; None for this machine."""
     shared: bool = False
     """Whether a home that is made is its group's, not its owner's alone."""
+    keep_diff: bool = True
+    """Whether a run keeps how the files differ from the commit that is checked out."""
     retention: Retention = Retention()
     """What becomes of runs that have ended."""
     prices: PriceList | None = None
@@ -434,7 +437,8 @@ def _builtin(folder: Path) -> Stack:
         database=f"sqlite:///{folder / 'stoker.db'}",
         artifact_store=f"file://{folder / 'artifacts'}",
         reconnect=_reconnect(None, ""),
-        shared=_shared(None, ""),
+        shared=_flag("shared", None, ""),
+        keep_diff=_flag("keep_diff", None, "", usual=True),
         layer=Layer(origin="stack 'local'"),
         home=folder,
     )
@@ -474,7 +478,8 @@ def _stack(name: str, file: _File, folder: Path) -> Stack:
         retention=_retention(table.get("retention", {}), file, ("stacks", name, "retention")),
         secrets=_part(file, name, "secrets", table.get("secrets"), _secrets),
         prices=_prices(table.get("prices"), file.where("stacks", name, "prices")),
-        shared=_shared(table.get("shared"), file.where("stacks", name, "shared")),
+        shared=_flag("shared", table.get("shared"), file.where("stacks", name, "shared")),
+        keep_diff=_flag("keep_diff", table.get("keep_diff"), file.where("stacks", name, "keep_diff"), usual=True),
         layer=_defaults(file, name, table.get("settings", {})),
         home=folder,
         path=file.path,
@@ -593,14 +598,15 @@ def _reconnect(value: Any, where: str) -> float:
         raise SettingsError(error.message, where=where, fix=error.fix) from None
 
 
-def _shared(value: Any, where: str) -> bool:
-    """Whether the home is the group's, by `STOKER_SHARED`, else by the stack's file."""
-    named = os.environ.get("STOKER_SHARED")
+def _flag(name: str, value: Any, where: str, *, usual: bool = False) -> bool:
+    """A key that is true or false, by `STOKER_NAME`, else by the stack's file."""
+    variable = f"STOKER_{name.upper()}"
+    named = os.environ.get(variable)
     if named:
-        value, where = {"1": True, "true": True, "0": False, "false": False}.get(named.lower(), named), "STOKER_SHARED"
+        value, where = {"1": True, "true": True, "0": False, "false": False}.get(named.lower(), named), variable
     if value is not None and not isinstance(value, bool):
-        raise SettingsError(f"shared = {value!r} is neither true nor false", where=where, fix="write shared = true")
-    return bool(value)
+        raise SettingsError(f"{name} = {value!r} is neither true nor false", where=where, fix=f"write {name} = true")
+    return usual if value is None else value
 
 
 def _prices(table: Any, where: str) -> PriceList | None:

@@ -16,6 +16,7 @@ from tests.conftest import Project
 
 from stoker.core.plan import LogLine
 from stoker.images.layers import LayerCache, LayerContents
+from stoker.store.check import sweep
 from stoker.store.store import open_store
 
 
@@ -337,3 +338,50 @@ def test_a_cached_step_names_the_run_that_computed_it(stoker: Any) -> None:
     resumed = stoker("resume", cached)
     assert f"run {cached} has succeeded: nothing is left to do" in resumed.stderr
     assert stoker("logs", computed, "load").stderr == ""
+
+
+def test_who_ran_what(stoker: Any) -> None:
+    folder = stoker.project.folder
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@x", *words], cwd=folder, check=True)
+
+    def run(user: str, **more: str) -> dict[str, Any]:
+        stoker("run", "training.py:training", "--count", "1", env={"STOKER_USER": user, **more})
+        found: dict[str, Any] = stoker.json("runs", "--user", user)[0]
+        assert found["author"].partition("@")[0] == user
+        return found
+
+    def diff_of(found: dict[str, Any]) -> str:
+        return str(stoker("show", found["id"], "--diff").stdout)
+
+    stoker.project.write({"training.py": TRAIN})
+    assert run("anna")["worktree"] == ""  # no repository
+    git("init", "-q")
+    git("add", "training.py")
+    git("commit", "-qm", "first")
+    clean = run("anna")
+    assert (clean["worktree"], diff_of(clean)) == ("clean", "")
+    with (folder / "training.py").open("a") as file:
+        file.write("# bcd-password-in-the-code\n")
+    (folder / ".env").write_text("TOKEN=wxyz\n")
+    git("add", ".env")
+    changed = run("bea", DATABASE_PASSWORD="bcd-password-in-the-code")
+    assert changed["worktree"] == "changed" and changed["revision"] == clean["revision"]
+    patch = diff_of(changed)
+    assert "+# ***env:DATABASE_PASSWORD***" in patch and "wxyz" not in patch
+    shown = stoker("show", changed["id"]).stdout
+    assert f"{clean['revision'][:12]} " in shown and "with changes" in shown and changed["author"] in shown
+    without = run("cid", STOKER_KEEP_DIFF="0")
+    assert (without["worktree"], diff_of(without)) == ("changed", "")
+    assert len(stoker.json("runs", "--user", "anna")) == 2
+    assert [one["id"] for one in stoker.json("runs", "--user", changed["author"])] == [changed["id"]]
+    assert stoker.json("runs", "--user", "ann") == []
+    store = open_store(home=str(stoker.project.home))
+    sweep(store, older_than=-1.0)  # what nobody needs goes, however new it is
+    assert diff_of(changed) == patch
+    kept = store.records.run(changed["id"]).worktree
+    store.records.delete_run(changed["id"])
+    sweep(store, older_than=-1.0)
+    assert store.records.sources([kept]) == {}
+    store.close()

@@ -39,6 +39,10 @@ _FURTHER: Final[Mapping[str, Schema]] = {
     "reconnect": {**_TIME, "description": "How long a run waits for its database server when that is away."},
     "retention": {"type": "object", "description": "Which finished runs `stoker gc` deletes."},
     "secrets": {**_PLACE, "description": "Where secrets by name are, in place of this machine."},
+    "keep_diff": {
+        **_FLAG,
+        "description": "Whether a run keeps how the files differ from the commit that is checked out (true).",
+    },
     "shared": {**_FLAG, "description": "Whether the home is its group's, not its owner's alone."},
 }
 """Keys of a stack that are no class of settings."""

@@ -28,6 +28,7 @@ from stoker.store.store import Store
 @click.option("--pipeline", metavar="NAME", help="Only runs of this pipeline.")
 @click.option("--status", metavar="STATUS", help=f"Only runs that stand so: {', '.join(SHOWN_STATUSES)}.")
 @click.option("--tag", metavar="TAG", help="Only runs with this tag.")
+@click.option("--user", metavar="USER[@HOST]", help="Only runs that this user started.")
 @click.option("--since", metavar="TIME", help="Only runs of the last while, such as 2h or 7d.")
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many; 0 is all.")
 @stack_option
@@ -37,6 +38,7 @@ def runs(
     pipeline: str | None,
     status: str | None,
     tag: str | None,
+    user: str | None,
     since: str | None,
     limit: int,
     client: Client,
@@ -46,12 +48,12 @@ def runs(
 
     RUN of other commands is an id, the beginning of one, or "latest", or "last".
     """
-    runs = client.runs(pipeline=pipeline, status=status, tag=tag, since=since, limit=limit or None)
+    runs = client.runs(pipeline=pipeline, status=status, tag=tag, author=user, since=since, limit=limit or None)
     if as_json:
         print_json([run.as_dict(steps=False) for run in runs])
         return
     if not runs:
-        which = "like that" if pipeline or status or tag or since else "yet"
+        which = "like that" if pipeline or status or tag or user or since else "yet"
         say(f"no runs {which} in {client.store.records.database.label}")
         return
     headers = ("run", "pipeline", "status", "created", "took", "stack", "tags")

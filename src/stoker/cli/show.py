@@ -52,13 +52,20 @@ class _Beside:
 @run_argument
 @click.option("--elements", is_flag=True, help="Also every element of the fan-outs.")
 @click.option("--stacks", is_flag=True, help="Of ranks that hung: where each of them stood.")
+@click.option(
+    "--diff", is_flag=True, help="Print how the files differed from the commit, as a patch, and nothing else."
+)
 @stack_option
 @json_option
-def show(*, run_id: str, elements: bool, stacks: bool, client: Client, as_json: bool) -> None:
+def show(*, run_id: str, elements: bool, stacks: bool, diff: bool, client: Client, as_json: bool) -> None:
     """Show a run: its steps, why it failed, what it made."""
     run = client.run(run_id)
     run.find_lost_driver()
-    if as_json:
+    if diff and as_json:
+        print_json({"diff": run.diff})
+    elif diff:
+        echo(run.diff.rstrip("\n")) if run.has_diff else say(f"run {run.id} keeps no difference from a commit")
+    elif as_json:
         print_json(run_document(run, elements=elements))
     else:
         echo("\n".join(run_lines(run, elements=elements, stacks=stacks)))
@@ -126,7 +133,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "stack", run.stack
     yield "tags", ", ".join(run.tags)
     yield "started by", run.cause
-    yield "commit", f"{run.revision[:12]} {run.branch}".strip()
+    yield "author", run.author
+    yield "commit", run.commit_words + (f": stoker show {run.id} --diff" if run.has_diff else "")
     yield "repeats", run.origin or ""
     yield "sessions", str(run.sessions) if run.sessions > 1 else ""
     yield "driver", _driver_text(run)

@@ -376,6 +376,7 @@ def stack_document(stack: stacks.Stack, *, current: str) -> dict[str, Any]:
         "reconnect": stack.reconnect,
         "secrets": stacks.table_of(stack)[0].get("secrets"),
         "shared": stack.shared,
+        "keep_diff": stack.keep_diff,
         "defined": str(stack.path) if stack.path is not None else "built in",
     }
 

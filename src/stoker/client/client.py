@@ -77,6 +77,7 @@ class Client:
         status: str | None = None,
         tag: str | None = None,
         stack: str | None = None,
+        author: str | None = None,
         text: str | None = None,
         since: datetime | timedelta | float | str | None = None,
         limit: int | None = 50,
@@ -85,8 +86,9 @@ class Client:
     ) -> list[Run]:
         """Runs, newest first. `since`: a time, or how long ago, in seconds or as "2h"; `limit=None`: all of them.
 
-        `text` is part of an id, of a pipeline's name or of a tag, in any case. With `before`, the runs that are older
-        than another: pages of a long list that stay the same while runs are added.
+        `author` is "user@host", or a user on any host; `text` is part of an id, of a pipeline's name or of a tag, in
+        any case. With `before`, the runs that are older than another: pages of a long list that stay the same while
+        runs are added.
         """
         if status is not None and status not in SHOWN_STATUSES:
             raise UsageError(f"no run is ever '{status}'{nearest(status, SHOWN_STATUSES)}")
@@ -99,6 +101,7 @@ class Client:
             status="running" if needs_liveness else status or "",
             tag=tag or "",
             stack=stack or "",
+            author=author or "",
             text=text or "",
             before=None if before is None else before.place,
             since=_time_of(since),

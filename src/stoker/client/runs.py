@@ -195,6 +195,37 @@ class Run:
         return self._row.branch
 
     @property
+    def author(self) -> str:
+        """Who started it, as "user@host"; empty for a run of an earlier version."""
+        return self._row.author
+
+    @property
+    def worktree(self) -> str:
+        """Whether the files were those of the commit, "clean" or "changed"; empty where that is unknown."""
+        return "changed" if self.has_diff else self._row.worktree
+
+    @property
+    def diff(self) -> str:
+        """How the files differed from the commit, as a patch; empty where none is kept.
+
+        Files that Git does not know are not in it, nor those whose names say that they are secret; of more than a
+        megabyte the beginning is kept.
+        """
+        kept = self._store.records.sources([self._row.worktree]) if self.has_diff else {}
+        return kept.get(self._row.worktree, b"").decode()
+
+    @property
+    def has_diff(self) -> bool:
+        """Whether it is kept how the files differed from the commit."""
+        return self._row.worktree not in ("", "clean", "changed")
+
+    @property
+    def commit_words(self) -> str:
+        """Commit and branch, and whether the files were others; empty outside of a repository."""
+        changed = " with changes" if self.worktree == "changed" else ""
+        return f"{self.revision[:12]} {self.branch}".strip() + changed if self.revision else ""
+
+    @property
     def sessions(self) -> int:
         """How many drivers worked on it: 1, and one more for each `stoker resume`."""
         return self._row.sessions
@@ -378,6 +409,8 @@ class Run:
             "awaits": self.awaits,
             "revision": self.revision,
             "branch": self.branch,
+            "author": self.author,
+            "worktree": self.worktree,
         }
         if self.damage:
             document["damage"] = self.damage

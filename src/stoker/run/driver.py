@@ -7,6 +7,7 @@ and the caller gets the client's `Run`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import os
 import sys
@@ -71,9 +72,10 @@ from stoker.report.terminal import Terminal
 from stoker.run import detaching, reuse
 from stoker.run.detaching import Detachment, Start
 from stoker.run.program import Program, ProgramStart, program_of
-from stoker.run.revision import here
+from stoker.run.revision import CHANGED, WorkTree, here
 from stoker.run.session import Session
 from stoker.store import artifacts
+from stoker.store.registry import author
 from stoker.store.rows import DRIVER_JOB, DRIVER_PLACE, RunRow, require_whole
 from stoker.store.store import Store
 from stoker.store.writer import RunWriter, restore
@@ -198,6 +200,7 @@ def run_bound(
     artifacts of its arguments, by the digests that they have when they are saved here, and `trials` the parameters of
     the one trial that a sweep is to have."""
     request = session.request
+    worktree = WorkTree(Path.cwd())
     plan, planner, settings = _plan_program(session, program, values, recorded, trials)
     refuse(plan)
     if origin is not None:
@@ -221,6 +224,9 @@ def run_bound(
     now = time.time()
     id, token = request.id or new_id(now), new_token()
     revision, branch = here()
+    state = worktree.state()
+    if state == CHANGED and session.stack.keep_diff:
+        state = _kept_diff(session, worktree) or CHANGED
     if plan.model is not None and names_label(plan.model.version) and plan.model_version is None:
         made = session.store.registry.create_model(plan.model, run_id=id)
         plan = attrs.evolve(plan, model_version=made.version)
@@ -241,6 +247,8 @@ def run_bound(
         origin="" if origin is None else origin.run,
         revision=revision,
         branch=branch,
+        author=author(),
+        worktree=state,
     )
     if origin is not None and origin.reuse and not origin.start:
         reuse.copy_checkpoints(session.store, origin.run, id)
@@ -252,6 +260,16 @@ def run_bound(
         request.began(id)
     body = _body(session, program, plan, values, planner, run=id) if plan.dynamic else None
     return Drive(session, plan, settings, observer, id=id, token=token, body=body).go()
+
+
+def _kept_diff(session: Session, worktree: WorkTree) -> str:
+    """The digest of the difference from the commit; it is kept before the run that names it."""
+    text = worktree.difference(session.secrets.masker, os.environ).encode()
+    if not text:
+        return ""
+    digest = hashlib.sha256(text).hexdigest()
+    session.store.records.keep_sources({digest: text})
+    return digest
 
 
 def _detach(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings) -> Run:

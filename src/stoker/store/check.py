@@ -348,7 +348,7 @@ def sweep(
     moment = time.time() if now is None else now
     store.records.forget_expired(moment)
     store.records.forget_recipes(before=moment - older_than)
-    store.records.forget_sources(_named_by_plans(store), before=moment - older_than)
+    store.records.forget_sources(_named_by_plans(store) | store.records.diffs(), before=moment - older_than)
     blobs = size = 0
     for digest in unreferenced(store, more=more):
         removed = store.blobs.delete_if_older(digest, moment - older_than)

@@ -79,6 +79,8 @@ class RunFilter:
     tag: str = ""
     stack: str = ""
     branch: str = ""
+    author: str = ""
+    """"user@host", or a user on any host."""
     text: str = ""
     """A part of the id, of the pipeline's name or of a tag, in any case."""
     since: float | None = None
@@ -315,6 +317,12 @@ class Records:
         row = self.database.row(self._sql["maker_of"], (run_id, digest))
         return None if row is None else rows.output_row(row)
 
+    def diffs(self) -> set[str]:
+        """The digests of the differences that runs have."""
+        return {
+            str(digest) for (digest,) in self.database.rows("SELECT worktree FROM runs WHERE length(worktree) = 64")
+        }
+
     def missing_sources(self, digests: Collection[str]) -> set[str]:
         """Those of the digests by which no text is kept."""
         known: set[str] = set()
@@ -387,6 +395,9 @@ class Records:
             conditions.append(("stack = ?", (run_filter.stack,)))
         if run_filter.branch:
             conditions.append(("branch = ?", (run_filter.branch,)))
+        if run_filter.author:
+            begins = f"{run_filter.author}@"
+            conditions.append(("(author = ? OR substr(author, 1, ?) = ?)", (run_filter.author, len(begins), begins)))
         if run_filter.text:
             found = (
                 "(id {like} ? ESCAPE '!' OR pipeline {like} ? ESCAPE '!' OR tags <> '' AND tags {like} ? ESCAPE '!')"
@@ -710,7 +721,7 @@ _EXCHANGED: Final[Mapping[str, Sequence[str]]] = {
     "artifact_uses": ("run_id", "key", "parameter", "name", "version"),
 }
 """Table → its columns, that of the run's id first: what stores give each other of a run."""
-_LATER: Final = frozenset({"revision", "branch"})
+_LATER: Final = frozenset({"revision", "branch", "author", "worktree"})
 """Columns that earlier versions did not export."""
 _RUN: Final = _columns(rows.RUNS.columns, "runs")
 _MOST_VALUES: Final = 500

@@ -66,6 +66,11 @@ class RunRow:
     """The commit that was checked out; empty outside of a repository."""
     branch: str = ""
     """The branch that was checked out, or that CI names."""
+    author: str = ""
+    """Who started it, as "user@host"; empty for a run of an earlier version."""
+    worktree: str = ""
+    """"clean" where the files were those of the commit; else the digest of the difference, a text among the sources, or
+    "changed" where none is kept. Empty where it is unknown."""
     damage: str = ""
     """Which cells cannot be read; no column."""
 

@@ -184,4 +184,9 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "DROP INDEX artifacts_by_output",
         "CREATE UNIQUE INDEX artifacts_by_output ON artifacts (run_id, key, output, name, digest) WHERE run_id <> ''",
     ),
+    (
+        # Who started a run, and how its files differed from the commit (`run.revision`).
+        "ALTER TABLE runs ADD COLUMN author text NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN worktree text NOT NULL DEFAULT ''",
+    ),
 )
