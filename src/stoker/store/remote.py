@@ -7,6 +7,7 @@ files; how the machine is reached is known to `store.transport`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, Final, Iterator, Mapping, Protocol
 from stoker.core.errors import Away, BackendError, DiskFull, MissingPackage, StoreError
 from stoker.store.filesystems import fix_of, package_fix, url_to_fs
 from stoker.store.hashing import CHUNK, Hash
+from stoker.store.parts import ABANDONED, PART, S3, abort_old, ranges, upload
 from stoker.store.transport import TRANSPORTS, Reach, Transport
 
 _ATOMIC_UPLOAD: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"})
@@ -110,6 +112,9 @@ class Remote:
                 if age is not None and age < _RENEW_AFTER:
                     return
             self._files.makedirs(key.rpartition("/")[0], exist_ok=True)
+            if self.protocol in S3 and os.stat(path).st_size > PART:
+                self._put_parts(path, key)
+                return
             if self.protocol in _ATOMIC_UPLOAD:
                 self._files.put_file(path, key)
                 return
@@ -123,23 +128,42 @@ class Remote:
         received = Hash()
         with self._translated_errors():
             try:
-                source = self._files.open(self._key(digest), "rb")
+                for data in self._pieces(self._key(digest)):
+                    part = memoryview(data)
+                    received.update(part)
+                    while part.nbytes:
+                        part = part[os.write(descriptor, part) :]
+                return received.hexdigest()
             except FileNotFoundError:
                 return None
-            try:
-                with source:
-                    while data := self._read(source):
-                        part = memoryview(data)
-                        received.update(part)
-                        while part.nbytes:
-                            part = part[os.write(descriptor, part) :]
-                return received.hexdigest()
             finally:
                 received.stop()
 
     def open(self, digest: str) -> Any:
         """The object as a file; raises `FileNotFoundError`."""
         return self._files.open(self._key(digest), "rb")
+
+    def _pieces(self, key: str) -> Iterator[bytes]:
+        """The bytes of an object, of a large one several ranges at a time; raises `FileNotFoundError`."""
+        facts = self._info(key)
+        if facts is None:
+            raise FileNotFoundError(key)
+        size = facts.get("size")
+        if isinstance(size, int) and size:
+            yield from ranges(self._files, key, size)
+            return
+        with self._files.open(key, "rb") as source:
+            while data := self._read(source):
+                yield data
+
+    def _put_parts(self, path: str, key: str) -> None:
+        try:
+            upload(self._files, path, key)
+        except OSError:
+            # Another process put the same blob meanwhile, and completed the upload under this one.
+            facts = self._info(key)
+            if facts is None or facts.get("size") != os.stat(path).st_size:
+                raise
 
     def _read(self, source: Any) -> bytes:
         data: bytes = source.read(CHUNK)
@@ -194,7 +218,11 @@ class Remote:
             return size
 
     def clean(self, ages: Mapping[str, float]) -> None:
-        """Nothing: rules of the bucket expire what is old, and an upload that was cut off leaves no object."""
+        """Remove the parts of S3's uploads that killed processes left long ago; rules of the bucket expire the rest."""
+        if self.protocol in S3:
+            # Who may not list them has a rule of the bucket for them.
+            with self._translated_errors(), contextlib.suppress(PermissionError):
+                abort_old(self._files, f"{self._root}/objects", time.time() - ABANDONED)
 
     def close(self) -> None:
         """Nothing is held."""
