@@ -91,13 +91,13 @@ class Server:
 
     def freeze(self) -> None:
         """Stop every process of it where it stands; its connections stay open."""
-        for process in self._family():
+        for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):  # one that served a connection, or cleaned up
                 process.suspend()
 
     def thaw(self) -> None:
         """Let it go on."""
-        for process in self._family():
+        for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
@@ -106,14 +106,14 @@ class Server:
         self._kill()
         shutil.rmtree(self._folder)
 
-    def _family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """The server's processes, the first of all first."""
         server = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
         return [server, *server.children(recursive=True)]
 
     def _kill(self) -> None:
         try:
-            family = self._family()
+            family = self.processes()
             server = family[0]
             server.send_signal(signal.SIGQUIT)  # "immediate shutdown" in PostgreSQL's words
         except (FileNotFoundError, psutil.NoSuchProcess):

@@ -32,7 +32,6 @@ from stoker.store import check as artifact_sweep
 from stoker.store.check import COPY, Damage, StoreCheck, check_store
 from stoker.store.database import Database
 from stoker.store.moving import copy_database
-from stoker.store.records import RunFilter
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 from stoker.worker import survivors
@@ -128,8 +127,6 @@ def _line(damage: Damage) -> str:
     return f"{mark} {damage.digest} {state}; needed by {needed}"
 
 
-PAGE: Final = 500
-"""Runs that are read in one query."""
 _DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 SCRATCH_AGE: Final = 86400.0
 """Seconds after which a scratch file of a dead driver is deleted."""
@@ -245,12 +242,7 @@ def left_jobs_or_reason(home: str, runs: Collection[str]) -> tuple[list[LeftJob]
 
 def all_runs(store: Store) -> list[RunRow]:
     """Every run, newest first."""
-    runs: list[RunRow] = []
-    while True:
-        page = store.records.runs(RunFilter(limit=PAGE, offset=len(runs)))
-        runs += page
-        if len(page) < PAGE:
-            return runs
+    return list(store.records.every_run())
 
 
 def old_runs(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime, timedelta
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping, overload
-
-import attrs
 
 from stoker import stacks
 from stoker.client.liveness import SHOWN_STATUSES
@@ -35,8 +33,6 @@ TRUST: Final = "STOKER_TRUST"
 _EVERYTHING: Final = 2**31 - 1
 _DIGEST: Final = 64
 _DIGITS: Final = lazy_pattern(r"[0-9a-f]{1,64}")
-_PAGE: Final = 200
-"""Rows that are read at a time where the database alone cannot apply the filter."""
 
 
 class Client:
@@ -245,12 +241,8 @@ class Client:
 
     def _all_runs(self, run_filter: RunFilter) -> Iterator[Run]:
         """Every run that matches the filter, read in pages; the filter's own limit and offset do not apply."""
-        for offset in count(0, _PAGE):
-            rows = self.store.records.runs(attrs.evolve(run_filter, limit=_PAGE, offset=offset))
-            for row in rows:
-                yield Run(self.store, row)
-            if len(rows) < _PAGE:
-                return
+        for row in self.store.records.every_run(run_filter):
+            yield Run(self.store, row)
 
     def _digests(self, prefix: str) -> list[str]:
         """The digests with this prefix, six at most; for a whole digest itself, if an output has it."""

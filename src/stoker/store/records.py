@@ -15,6 +15,8 @@ import zlib
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
+import attrs
+
 from stoker.core.errors import DatabaseUnreachable, NotFound, StoreError, UsageError, nearest
 from stoker.core.values import frozen
 from stoker.store import registry, rows
@@ -50,6 +52,8 @@ _OF_RUNS: Final = (
 """Tables whose rows go with a run."""
 _SHARED: Final = frozenset({"cache", "rungs", "recipes"})
 """Rows of a batch that other drivers write, too; their first column is their key."""
+_RUNS_AT_ONCE: Final = 500
+"""Runs that are in memory while every run is read."""
 _SOURCES_AT_ONCE: Final = 500
 """Values in one query: SQLite allows 999 in old versions."""
 
@@ -412,6 +416,17 @@ class Records:
         values = [rows.clean_text(value) for _, given in conditions for value in given]
         page = (run_filter.limit, run_filter.offset)
         return [rows.RUNS.row_of(row) for row in self.database.rows(self.database.sql(statement), (*values, *page))]
+
+    def every_run(self, run_filter: RunFilter | None = None) -> Iterator[RunRow]:
+        """Every run that matches, newest first, read in pages; `limit`, `offset` and `before` do not apply."""
+        page = attrs.evolve(run_filter or RunFilter(), limit=_RUNS_AT_ONCE, offset=0, before=None)
+        while True:
+            found = self.runs(page)
+            yield from found
+            if len(found) < _RUNS_AT_ONCE:
+                return
+            # Not by an offset: the database would walk over all that was read before.
+            page = attrs.evolve(page, before=(found[-1].created, found[-1].id))
 
     def step(self, run_id: str, key: str) -> StepRow | None:
         """One step."""
