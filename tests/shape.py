@@ -20,12 +20,12 @@ MOST: Mapping[str, int] = {
     # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks; and
     # the five paths from which ZenML's users import SkyPilot's settings, where type checkers look for modules; data and
     # models of the node: their places, their cache, what a plan and a step say of them.
-    "modules": 631,
+    "modules": 632,  # and large objects in parts
     # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
-    "lines of code": 118_530,
-    "lines of tests": 117_640,  # storms of sweeps, schedules and watchers; a driver that lies well; a double of the hub
+    "lines of code": 118_900,  # and uploads in parts, differences from a commit
+    "lines of tests": 118_200,  # storms of sweeps, schedules, watchers; drivers that lie; doubles of hub and bucket
     "longest file": 914,  # the agent of a node, which counts what failures cost
-    "untyped mappings": 2_127,  # jobs of others, as their files have them; what is noted of data
+    "untyped mappings": 2_140,  # jobs of others, as their files have them; what is noted of data
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")
