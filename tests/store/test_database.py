@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 import subprocess
@@ -218,3 +219,13 @@ def test_postgres_after_sqlite_in_one_process(tmp_path: Path, postgres_uri: str)
         "assert first.rows('SELECT 2') == [(2,)]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_nobody_uses_any_more_is_closed(tmp_path: Path) -> None:
+    """Python 3.13 warns of connections that end open."""
+    database = opened(tmp_path / "stoker.db")
+    cursor = database.cursor()
+    del database
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        cursor.execute("SELECT 1")

@@ -73,7 +73,9 @@ class _AtFirstUse:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         _make(self.cls)
-        return getattr(owner if instance is None else instance, self.name)
+        made = vars(self.cls)[self.name]
+        # `inspect.signature` of Python 3.13 binds what it finds to the class itself.
+        return made.__get__(instance, owner) if hasattr(made, "__get__") else made
 
 
 def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str, Any]) -> Any:

@@ -27,9 +27,10 @@ import functools
 import os
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from operator import methodcaller
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NoReturn, Sequence, TypeAlias
 from urllib.parse import quote
 
 from stoker.core.errors import DatabaseUnreachable, MissingPackage, StoreError
@@ -103,7 +104,9 @@ class Database:
         self.path = os.path.abspath(address) if self.dialect == "sqlite" else ""
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._open: list[tuple[threading.Thread, Any]] = []
+        self._open: list[_Opened] = []
+        # Without it, every process would end with a ResourceWarning of Python 3.13.
+        weakref.finalize(self, _close, self._open, lambda thread: thread is threading.current_thread())
         self._place: tuple[int, int] | None = None
         self._errors = self._driver_errors()
         # A store of somebody else, or on a disk that is mounted to be read.
@@ -237,10 +240,8 @@ class Database:
     def close(self) -> None:
         """Close every thread's connection; the next use opens the database again."""
         with self._lock:
-            connections, self._open = [connection for _, connection in self._open], []
             self._local = threading.local()
-            for connection in connections:
-                connection.close()
+            _close(self._open, lambda thread: True)
 
     def integrity(self) -> str:
         """What SQLite finds wrong with its file, in its words; empty where nothing is, and for a server's database."""
@@ -311,18 +312,7 @@ class Database:
     def _connect(self) -> None:
         """Open this thread's connection; close those of threads that have ended."""
         with self._lock:
-            pid = os.getpid()
-            if self._open and getattr(self, "_pid", pid) != pid:
-                # A connection must not be used after a fork, not even closed: the parent process still uses it.
-                _FORKED.append(self._open)
-                self._open = []
-            self._pid = pid
-            in_use: list[tuple[threading.Thread, Any]] = []
-            for thread, connection in self._open:
-                if thread.is_alive():
-                    in_use.append((thread, connection))
-                else:
-                    connection.close()
+            _close(self._open)
             deadline = time.monotonic() + BUSY_SECONDS
             while True:
                 try:
@@ -336,9 +326,9 @@ class Database:
             if self.path and self._place is None:
                 status = os.stat(self.path)
                 self._place = status.st_dev, status.st_ino
-            self._open = [*in_use, (threading.current_thread(), connection)]
             self._local.connection = connection
-            self._local.pid = pid
+            self._local.pid = os.getpid()
+            self._open.append((self._local.pid, threading.current_thread(), connection))
 
     def _migrate_when_admitted(self) -> None:
         """Migrate the schema over the first connection, for which a server that is full is asked for a while."""
@@ -407,8 +397,27 @@ class Database:
         return kind(f"{self.label}: {text}")
 
 
+_Opened: TypeAlias = "tuple[int, threading.Thread, Any]"
+"""A connection, and the process and the thread that opened it."""
 _FORKED: Final[list[Any]] = []
 """Connections that a fork copied, referenced here so that they are never closed in this process."""
+
+
+def _close(opened: list[_Opened], unused: Callable[[threading.Thread], bool] = lambda thread: False) -> None:
+    """Close the connections of threads that have ended, and of those that are `unused`; the others stay in the list.
+
+    A connection must not be used after a fork, not even closed: the parent process still uses it.
+    """
+    in_use = []
+    for pid, thread, connection in opened:
+        if pid != os.getpid():
+            _FORKED.append(connection)
+        elif thread.is_alive() and not unused(thread):
+            in_use.append((pid, thread, connection))
+        else:
+            connection.close()
+    opened[:] = in_use
+
 
 _ERRORS: Final[Iterable[tuple[str, str, str]]] = (
     (
