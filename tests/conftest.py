@@ -89,7 +89,7 @@ def _strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("STOKER_", "XDG_"))]:
+        for name in [name for name in os.environ if name.startswith(("STOKER_", "XDG_")) and name != "STOKER_SYSTEM"]:
             patch.delenv(name)
         # Workers of pytest-xdist have it; what a program writes into a pipe is whole without it.
         patch.delenv("COLUMNS", raising=False)

@@ -43,6 +43,7 @@ from stoker.store.check import last_check, lost
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
+from stoker.system import system
 from stoker.vendors.builds import hardware_of
 from stoker.vendors.registry import VENDORS, by_vendor, unfit
 
@@ -362,7 +363,7 @@ def home() -> Iterator[Check]:
         problem="there is little space left" if low else "",
         fix="`stoker gc --older-than 30d`, or set STOKER_HOME to another disk" if low else "",
     )
-    kind = file_system(existing)
+    kind = file_system(existing, system.kernel_file("self/mounts").decode("utf-8", "replace"))
     remote = kind in NETWORK_FILE_SYSTEMS
     yield Check(
         name="file system",
@@ -407,15 +408,11 @@ def platforms() -> Iterator[Check]:
         yield from backend.doctor()
 
 
-def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of a path's file system, such as "ext4"; empty if it is not known."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
+def file_system(path: Path, mounts: str) -> str:
+    """The type of a path's file system, such as "ext4"; empty if it is not known. `mounts` is the kernel's list."""
     name, longest = "", -1
     resolved = path.resolve()
-    for line in lines:
+    for line in mounts.splitlines():
         fields = line.split(" ")
         if len(fields) < 3:
             continue

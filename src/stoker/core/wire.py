@@ -9,32 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import struct
-import sys
 import threading
 from typing import Any, Final, Iterator
 
 from stoker.core.codec import parse_object
 from stoker.core.errors import BackendError, SettingsError
+from stoker.system import system
 
 FRAME_LIMIT: Final = 1 << 30
 """Bytes of a frame: more than any result has. A length above it is no length: something else wrote into the stream."""
 DATAGRAM_LIMIT: Final = 96 * 1024
-"""Bytes of a message; larger ones go through a file. Linux allows about 200 KiB by default, macOS less."""
+"""Bytes of a message that one reader gets; larger ones go through a file."""
 MARK: Final = b"\x1e\x00stoker-end "
 """Begins the line that a worker writes into stdout and stderr where one job's output ends and the next one's begins."""
 
-_KIND: Final = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 _LENGTH: Final = struct.Struct("!I")
-
-
-def packet_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets that keep messages apart and in order."""
-    here, there = socket.socketpair(socket.AF_UNIX, _KIND)
-    for end in (here, there):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * DATAGRAM_LIMIT)
-    return here, there
 
 
 class Wakeup:
@@ -91,7 +81,7 @@ def unpacked(data: bytes) -> dict[str, Any]:
 def message(document: Any, folder: str) -> bytes:
     """A document as a datagram; one that is too big goes through a file in `folder`, which `received` removes."""
     data = packed(document)
-    if len(data) <= DATAGRAM_LIMIT:
+    if len(data) <= system.MESSAGE_LIMIT:
         return data
     import tempfile
 

@@ -22,7 +22,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Mapping
 
 from stoker.devices.idleness import Idle, sentence
-from stoker.devices.processtree import Tree, alive, stat_of
+from stoker.devices.processtree import Tree, alive
+from stoker.system import system
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -62,7 +63,7 @@ class _Sampler:
         self.patience = lease.idle_for
         self.stops = lease.on_idle == "stop"
         self.devices = [] if lease.simulated else [device for device in lease.held if not device.simulated]
-        self.write({**document, "header": 1, "pid": pid, "sampler": os.getpid(), "cpus": _cpus(pid)})
+        self.write({**document, "header": 1, "pid": pid, "sampler": os.getpid(), "cpus": system.cpus(pid)})
         self.tree = Tree(pid)
         self.idle = Idle()
         self.meters: list[Meter] = []
@@ -91,7 +92,7 @@ class _Sampler:
         poll.register(waker, select.POLLIN)
         if step is not None:
             poll.register(step, select.POLLIN)
-        root = stat_of(self.pid)
+        root = system.stat_of(self.pid)
         started = root.started if root is not None else None
         self.tree.read()  # leaves out earlier CPU time of a reused worker
         self._open()
@@ -201,17 +202,9 @@ def _lease(document: Mapping[str, Any]) -> Lease:
 def _descriptor(pid: int) -> int | None:
     """A descriptor that becomes readable when a process ends; None where the system has none."""
     try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
+        return system.end_of(pid)
+    except OSError:
         return None
-
-
-def _cpus(pid: int) -> int | None:
-    """How many CPUs the step may run on."""
-    try:
-        return len(os.sched_getaffinity(pid))
-    except (AttributeError, OSError):
-        return os.cpu_count()
 
 
 def main() -> None:

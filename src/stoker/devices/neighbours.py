@@ -22,6 +22,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 from stoker.core.devices import Holder
 from stoker.core.errors import BackendError
 from stoker.devices.choosing import Ticket
+from stoker.system import system
 
 SAME_START: Final = 2.0
 """Seconds by which two readings of one process's start may differ: they are rounded, and relative to the kernel's time
@@ -37,27 +38,25 @@ def birth_of(pid: int, started: float | None) -> str:
     `started` is the start that was recorded, in seconds since the epoch: a process with another start is not the same.
     None where the process is known to be the one that is meant.
     """
-    status = _stat(pid)
+    status = system.stat_of(pid)
     if started is None:
-        return "" if status is None or status[0] in _GONE else f"{_boot()} {status[1]}"
+        return "" if status is None or status.state in _GONE else f"{_boot()} {status.started}"
     if status is None:
         return f"?{pid}" if _is_alive_without_proc(pid, started) else ""
-    state, ticks = status
     # This process runs, however far the clock was set since its start was recorded.
-    if state in _GONE or (pid != os.getpid() and not _has_start(pid, started)):
+    if status.state in _GONE or (pid != os.getpid() and not _has_start(pid, started)):
         return ""
-    return f"{_boot()} {ticks}"
+    return f"{_boot()} {status.started}"
 
 
 def is_alive(pid: int, started: float, birth: str) -> bool:
     """Whether the process with this pid and `birth_of` still runs."""
-    status = _stat(pid)
+    status = system.stat_of(pid)
     if status is None:
         return _is_alive_without_proc(pid, started)
-    state, ticks = status
-    if state in _GONE:
+    if status.state in _GONE:
         return False
-    return birth == f"{_boot()} {ticks}" if " " in birth else _has_start(pid, started)
+    return birth == f"{_boot()} {status.started}" if " " in birth else _has_start(pid, started)
 
 
 def family(pid: int) -> frozenset[int]:
@@ -94,31 +93,14 @@ def namespace() -> str:
     containers.
     """
     # The first namespace has had this number since Linux 3.8: PROC_PID_INIT_INO in include/linux/proc_ns.h.
-    try:
-        link = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+    link = system.namespace_of(os.getpid())
     return "" if link == f"pid:[{0xEFFFFFFC}]" else link.partition("[")[2].rstrip("]")
-
-
-def _stat(pid: int) -> tuple[str, str] | None:
-    """(state, start in ticks since the boot) from /proc; None without it, and for a hidden process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name before them may have blanks and parentheses in it.
-    fields = text.rpartition(")")[2].split()
-    return fields[0], fields[19]
 
 
 def _boot() -> str:
     global _BOOT
     if not _BOOT:
-        try:
-            _BOOT = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        except OSError:
-            _BOOT = "boot"
+        _BOOT = system.kernel_file("sys/kernel/random/boot_id").decode("ascii").strip() or "boot"
     return _BOOT
 
 

@@ -1,16 +1,17 @@
-"""A process and its descendants as /proc shows them: their pids, CPU time and memory.
+"""A process and its descendants as the system shows them: their pids, CPU time and memory.
 
 Read up to twenty times a second from beside a step. The cost of each reading is measured, and expensive ones are
-repeated so seldom that they take a thousandth of the time. Uses the standard library only, and starts no thread.
+repeated so seldom that they take a thousandth of the time. Starts no thread.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Final, Iterable, NamedTuple
+from typing import Final, NamedTuple
 
-PROC: Final = "/proc"
+from stoker.system import Stat, system
+
 SHARE: Final = 0.001
 """The part of one core that finding new processes may take, and the same for measuring their shared memory."""
 
@@ -18,24 +19,6 @@ FORGET: Final = 64
 """Searches after which processes outside of the tree are read again: pids are reused."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class Stat(NamedTuple):
-    """Fields of /proc/PID/stat: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html."""
-
-    state: str
-    """One letter: "R" runs, "Z" is a zombie."""
-    parent: int
-    """The parent's pid."""
-    session: int
-    """The session's id."""
-    own_ticks: int
-    """CPU time of the process, in clock ticks."""
-    children_ticks: int
-    """CPU time of the children that it has waited for, and of theirs, in clock ticks."""
-    started: int
-    """Its start, in clock ticks after the boot."""
 
 
 class Reading(NamedTuple):
@@ -49,32 +32,11 @@ class Reading(NamedTuple):
     """Number of processes."""
 
 
-def stat_of(pid: int) -> Stat | None:
-    """The fields of a process; None for one that has ended or may not be read."""
-    try:
-        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:
-            data = file.read(1024)
-    except OSError:
-        return None
-    # The name is in parentheses and may have blanks and parentheses in it.
-    fields = data[data.rfind(b")") + 2 :].split()
-    if len(fields) < 20:
-        return None
-    return Stat(
-        state=fields[0].decode(),
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        own_ticks=int(fields[11]) + int(fields[12]),
-        children_ticks=int(fields[13]) + int(fields[14]),
-        started=int(fields[19]),
-    )
-
-
 def alive(pid: int, started: int | None = None) -> bool:
-    """Whether a process runs; a zombie does not. Without /proc, whether the pid exists."""
-    stat = stat_of(pid)
+    """Whether a process runs; a zombie does not. Where the system does not show the process, whether the pid exists."""
+    stat = system.stat_of(pid)
     if stat is None:
-        return not os.path.exists(f"{PROC}/self/stat") and _exists(pid)
+        return system.stat_of(os.getpid()) is None and _exists(pid)
     return stat.state not in "ZX" and (started is None or stat.started == started)
 
 
@@ -115,7 +77,7 @@ class Tree:
     def read(self) -> Reading:
         """The tree now."""
         before = self._members
-        now = {pid: stat for pid in before if (stat := stat_of(pid)) and stat.started == before[pid].started}
+        now = {pid: stat for pid in before if (stat := system.stat_of(pid)) and stat.started == before[pid].started}
         if time.monotonic() >= self._search_at or self.pid not in now:
             self._search(now)
         self._members = now
@@ -128,14 +90,14 @@ class Tree:
     def _search(self, members: dict[int, Stat]) -> None:
         """Add new processes to `members`; reads only pids that are not known yet."""
         began = time.thread_time()
-        if self.pid not in members and (root := stat_of(self.pid)) is not None:
+        if self.pid not in members and (root := system.stat_of(self.pid)) is not None:
             members[self.pid] = root
         self._searches += 1
         if self._searches % FORGET == 0:
             self._foreign = {os.getpid()}
-        pids = _pids()
+        pids = system.pids()
         self._foreign.intersection_update(pids)
-        fresh = {pid: stat for pid in pids - self._foreign - members.keys() if (stat := stat_of(pid))}
+        fresh = {pid: stat for pid in pids - self._foreign - members.keys() if (stat := system.stat_of(pid))}
         while True:
             ours = [pid for pid, stat in fresh.items() if stat.parent in members or stat.session == self.pid != pid]
             if not ours:
@@ -152,7 +114,7 @@ class Tree:
         forked processes share. The last is measured by PSS, which walks all pages; it is read seldom and assumed
         constant in between. None while it is not known for a new process.
         """
-        sizes = [size for pid in self._members if (size := _sizes(pid)) is not None]
+        sizes = [size for pid in self._members if (size := system.memory_of(pid)) is not None]
         if not sizes:
             return None
         counted = sum(resident - shared for resident, shared in sizes) + max(shared for _, shared in sizes)
@@ -161,7 +123,7 @@ class Tree:
             self._shared_twice, self._measured = 0, frozenset(self._members)
         elif now >= self._measure_at:
             began = time.thread_time()
-            parts = [_proportional(pid) for pid in self._members]
+            parts = [system.proportional_of(pid) for pid in self._members]
             whole = sum(part for part in parts if part is not None)
             self._shared_twice = max(0, counted - whole) if None not in parts else 0
             self._measured = frozenset(self._members)
@@ -169,13 +131,6 @@ class Tree:
         if not self._members.keys() <= self._measured:
             return None
         return max(counted - self._shared_twice, *(resident for resident, _ in sizes))
-
-
-def _pids() -> set[int]:
-    try:
-        return {int(name) for name in os.listdir(PROC) if name.isdecimal()}
-    except OSError:
-        return set()
 
 
 def _ticks_between(before: dict[int, Stat], now: dict[int, Stat]) -> int:
@@ -190,26 +145,3 @@ def _ticks_between(before: dict[int, Stat], now: dict[int, Stat]) -> int:
     )
     counted_before = sum(stat.own_ticks + stat.children_ticks for pid, stat in before.items() if pid not in now)
     return own_ticks + max(0, children_ticks - counted_before)
-
-
-def _sizes(pid: int) -> tuple[int, int] | None:
-    """Resident bytes, and how many of them belong to files or shared memory."""
-    try:
-        with open(f"{PROC}/{pid}/statm", "rb", buffering=0) as file:
-            fields = file.read(256).split()
-        return int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
-    except (OSError, IndexError):
-        return None
-
-
-def _proportional(pid: int) -> int | None:
-    """PSS in bytes: each page divided by the processes that map it."""
-    try:
-        with open(f"{PROC}/{pid}/smaps_rollup", "rb", buffering=0) as file:
-            lines: Iterable[bytes] = file.read(4096).splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) * 1024
-    return None

@@ -24,6 +24,7 @@ from stoker.flows.current import current
 from stoker.flows.exceptions import MetaflowException
 from stoker.flows.mutators import FlowMutator
 from stoker.flows.parameters import username
+from stoker.system import system
 
 metaflow_version: Final = "2.19.39"
 """The release of Metaflow whose names and behaviour are here."""
@@ -202,7 +203,7 @@ def parallel_imap_unordered(
     `max_parallel` is the number of CPUs by default. Results are pickled; nothing is written to `dir`.
     """
     del dir
-    limit = max_parallel or len(os.sched_getaffinity(0))
+    limit = max_parallel or system.cpus()
     context = multiprocessing.get_context("fork")
     running: dict[Connection, Any] = {}
     items = iter(iterable)

@@ -46,7 +46,7 @@ VENDORED: Final = "stoker_dependencies"
 OLDEST_PYTHON: Final = (3, 10)
 """The oldest Python that a worker runs on."""
 _SKIPPED: Final = frozenset({"__pycache__"})
-_OF_WORKERS: Final = frozenset({"core", "worker", "vendors", "store", "attr", "attrs"})
+_OF_WORKERS: Final = frozenset({"core", "system", "worker", "vendors", "store", "attr", "attrs"})
 """Folders of the bundle that every worker imports from."""
 _STAMP: Final = (1980, 1, 1, 0, 0, 0)
 """The time of every file: zip knows no earlier one."""

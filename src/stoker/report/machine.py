@@ -33,6 +33,7 @@ from stoker.report.rankuse import RankUse, RankWatch, slowest_text
 from stoker.report.streams import say
 from stoker.stacks import Stack
 from stoker.store.store import open_store
+from stoker.system import LINUX, system
 from stoker.vendors.base import Meter
 from stoker.vendors.registry import by_vendor
 from stoker.worker.beside import name_of
@@ -414,7 +415,7 @@ class _Running:
 def processes_of(jobs: Iterable[str]) -> dict[str, list[int]]:
     """Job → its process on this machine, or those of its ranks where it has no other; by the names of `worker.beside`.
 
-    Empty on a system without /proc.
+    Empty where processes cannot be given names: on macOS.
     """
     alone: dict[str, list[int]] = {}
     ranks: dict[str, list[int]] = {}
@@ -435,12 +436,8 @@ def ranks_of(jobs: Iterable[str]) -> dict[str, dict[int, int]]:
 def _named(jobs: Iterable[str]) -> Iterable[tuple[str, str, int]]:
     """The processes of jobs: job, rank as text (empty for none), pid."""
     wanted = {name_of(job): job for job in jobs}
-    for pid in _pids() if wanted else ():
-        try:
-            with open(f"/proc/{pid}/comm", "rb") as file:
-                name, _, rank = file.read(64).decode("utf-8", "replace").strip().partition("-")
-        except OSError:
-            continue
+    for pid in sorted(system.pids()) if wanted and LINUX else ():
+        name, _, rank = system.name_of(pid).partition("-")
         if name in wanted:
             yield wanted[name], rank, pid
 
@@ -513,13 +510,6 @@ def _words(entry: Entry) -> str:
     holder = entry.holder
     gone = ", in quarantine" if entry.survivors else ""
     return f"{holder.run} {holder.key} #{holder.attempt}{gone}"
-
-
-def _pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return []
 
 
 def _epoch(moment: Any) -> float | None:

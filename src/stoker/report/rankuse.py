@@ -13,6 +13,7 @@ from typing import Final, Iterable, Mapping, Sequence
 from stoker.client.usage import Usage
 from stoker.core.values import frozen
 from stoker.devices.processtree import Tree
+from stoker.system import system
 from stoker.worker.evidence import FORWARD, read_trail
 from stoker.worker.processes import process_of
 
@@ -93,10 +94,6 @@ class RankWatch:
 
 def trail_of(pid: int) -> str:
     """The file of a rank's trail, as this process can open it; empty where it has none, or may not be looked at."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            paths = (line.split(maxsplit=5)[-1].rstrip("\n") for line in file if line.rstrip("\n").endswith(_TRAIL))
-            path = next(paths, "")
-    except OSError:
-        return ""
+    lines = system.kernel_file(f"{pid}/maps").decode("utf-8", "replace").splitlines()
+    path = next((line.split(maxsplit=5)[-1] for line in lines if line.endswith(_TRAIL)), "")
     return f"/proc/{pid}/root{path}" if os.path.isabs(path) else ""

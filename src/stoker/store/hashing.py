@@ -11,17 +11,18 @@ Stores of earlier versions name large blobs by the SHA-256 of all bytes; `has_di
 from __future__ import annotations
 
 import hashlib
-import os
 import queue
 import threading
 from functools import partial
 from typing import Any, Final, Iterable, Iterator
 
+from stoker.system import system
+
 CHUNK: Final = 8 * 1024 * 1024
 """Bytes of a chunk: large enough that passing it to a thread costs nothing. It is part of what a digest means."""
 _INLINE_BYTES: Final = 1024 * 1024
 """Bytes below which hashing is faster than waking a thread."""
-_THREADS: Final = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+_THREADS: Final = min(8, system.cpus())
 """Threads of one digest. Eight hash faster than most disks write."""
 _TREE: Final = b"stoker sha256 of 8 MiB chunks\n"
 """What the root begins with, so that no blob's bytes have the digest of another blob's chunks."""

@@ -29,6 +29,7 @@ from stoker.client import Client
 from stoker.core.errors import InfrastructureError, StokerError, UsageError
 from stoker.report.machine import NodeWatch
 from stoker.report.markup import stylesheet
+from stoker.system import system
 from stoker.ui import access as rules
 from stoker.ui import api, names, pages
 from stoker.ui.access import COOKIE, LOGIN, PageAccess, PageRefusal, Visit, check
@@ -36,7 +37,7 @@ from stoker.ui.actions import StartedCommands
 from stoker.ui.rendering import State, error_page
 from stoker.ui.streams import Streams
 
-_TABLES: Final[Mapping[bool, str]] = {False: "/proc/net/tcp", True: "/proc/net/tcp6"}
+_TABLES: Final[Mapping[bool, str]] = {False: "net/tcp", True: "net/tcp6"}
 """Whether the address is one of IPv6 → the table. https://www.kernel.org/doc/Documentation/networking/proc_net_tcp.txt"""
 _LOCAL: Final = 1
 _REMOTE: Final = 2
@@ -53,15 +54,10 @@ def is_of_this_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
 
 
 def _owner(table: str, client_port: int, server_port: int) -> int | None:
-    try:
-        with open(table, encoding="ascii") as file:
-            next(file)
-            for line in file:
-                fields = line.split()
-                if _port(fields[_LOCAL]) == client_port and _port(fields[_REMOTE]) == server_port:
-                    return int(fields[_UID])
-    except (OSError, StopIteration):
-        return None
+    for line in system.kernel_file(table).decode("ascii").splitlines()[1:]:
+        fields = line.split()
+        if _port(fields[_LOCAL]) == client_port and _port(fields[_REMOTE]) == server_port:
+            return int(fields[_UID])
     return None
 
 

@@ -21,6 +21,7 @@ from stoker.core import status
 from stoker.core.accelerators import model
 from stoker.core.devices import Device, Inventory
 from stoker.core.errors import BackendError, SettingsError
+from stoker.system import system
 from stoker.vendors.base import (
     ContainerNeeds,
     DeviceRow,
@@ -240,7 +241,7 @@ class AmdMeter:
         """Add the tree's processes to a row, except with versions that answer with handles instead of dictionaries."""
         if not isinstance(processes, list) or not all(isinstance(one, Mapping) and "pid" in one for one in processes):
             return
-        if not all(os.path.exists(f"/proc/{one['pid']}") for one in processes):  # pids of another namespace
+        if not all(system.stat_of(one["pid"]) for one in processes):  # pids of another namespace
             return
         sizes = [_number(one.get("mem")) for one in processes if one["pid"] in tree]
         row["n"] = len(sizes)

@@ -50,6 +50,7 @@ from stoker.core.words import dashed_name
 from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
 from stoker.store.checkpoints import Checkpoints
+from stoker.system import system
 from stoker.worker import blame, cluster, hang, mpigang, outcome, processes, reach
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import RankOutput, RankState, evidence_of, waited_by, was_ended
@@ -336,8 +337,8 @@ class Agent:
     def _spawn(self, argv: Argv, environment: Mapping[str, str]) -> None:
         process, outputs = _spawn(argv, environment)
         self._starters.append(process)
-        with contextlib.suppress(OSError, AttributeError):  # where there are none, the pause between turns is short
-            descriptor = os.pidfd_open(process.pid)
+        with contextlib.suppress(OSError):  # where there are none, the pause between turns is short
+            descriptor = system.end_of(process.pid)
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._launcher_ended, descriptor))
         for name, source in outputs:
             self._listen(RankOutput(name, None, source, self._masker))
@@ -684,9 +685,8 @@ def _environment_for(launch_command: NodeCommand, node: Node, folder: str) -> di
     torch writes what each rank did last with NCCL when something is written into its pipe:
     https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
-        "OMP_NUM_THREADS": str(max(1, cpus // node.processes)),
+        "OMP_NUM_THREADS": str(max(1, system.cpus() // node.processes)),
         "TORCH_FR_BUFFER_SIZE": "2000",
         **os.environ,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": os.path.join(folder, "nccl-"),
@@ -698,7 +698,7 @@ def _environment_for(launch_command: NodeCommand, node: Node, folder: str) -> di
 def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], list[tuple[str, IO[bytes]]]]:
     """A process, and its output by the name of the stream."""
     ends = [os.pipe() for _ in range(2)]
-    agent, library = os.getpid(), processes.libc()
+    agent, library = os.getpid(), system.libc()
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,

@@ -21,6 +21,7 @@ from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError
 from stoker.core.orders import BootSpec
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerEvent, WorkerExit
+from stoker.system import system
 from stoker.worker import boot, processes
 from stoker.worker.codecopy import CodeCopy
 
@@ -96,7 +97,7 @@ class NextProgram:
                 self._package = (spec.package, spec.blobs)
                 self._code.prepare(*self._package)
             self._example = b""
-        self._control, other_end = wire.packet_pair()
+        self._control, other_end = system.packet_pair()
         parent = os.getpid()
         # A signal between the fork and the child's own handlers would run the parent's in the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

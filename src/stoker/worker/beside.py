@@ -12,6 +12,7 @@ import hashlib
 import os
 from typing import Final
 
+from stoker.system import system
 from stoker.worker import nativestack
 from stoker.worker.rankstate import STACKS
 
@@ -32,15 +33,11 @@ def take_name(job: str, rank: int | None = None) -> None:
     """Name this process, and let it write its stacks when it is asked to; elsewhere than on Linux nothing is done."""
     global _owner
     try:
-        file = os.open("/proc/self/comm", os.O_WRONLY)  # `open` takes ten times as long, for every step
-        try:
-            os.write(file, name_of(job, rank).encode())
-        finally:
-            os.close(file)
+        system.name_process(name_of(job, rank).encode())
         if rank is None and _owner != os.getpid():
-            faulthandler.register(STACKS, file=os.memfd_create(STACKS_FILE), all_threads=True)
+            faulthandler.register(STACKS, file=system.nameless_file(STACKS_FILE), all_threads=True)
             # A fault in native code writes where Python stood into the step's output: `failure` reads it there.
             nativestack.enable()
             _owner = os.getpid()
-    except (OSError, AttributeError):
+    except OSError:
         return  # another system, or a sandbox without /proc: nobody finds the process, and the step goes on

@@ -59,6 +59,7 @@ from stoker.core.protocol import (
 from stoker.core.status import CAUSES, INPUT_ERROR, NO_GPU
 from stoker.devices.probe import parse_simulation, probe, visible
 from stoker.store import notes
+from stoker.system import system
 from stoker.vendors.registry import environment_of, visibility_variables
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import cluster, forkserver
@@ -361,7 +362,7 @@ class _ForkedServer:
     """A fork server forked from this process, which has imported all that it needs."""
 
     def __init__(self, signals: Signals) -> None:
-        self.control, other_end = wire.packet_pair()
+        self.control, other_end = system.packet_pair()
         self.pid = os.fork()
         if self.pid == 0:
             code = 1

@@ -53,6 +53,7 @@ from stoker.store.access import make_folders
 from stoker.store.blobs import Blobs, remove_tree
 from stoker.store.hashing import CHUNK, digest_of, file_has_digest
 from stoker.store.remote import RemoteBlobs, open_remote
+from stoker.system import system
 from stoker.worker.settled import CONTAINERS, Completeness, FileState, FolderEntry, Renames, open_files, scan
 
 PATIENCE: Final = 60.0
@@ -574,7 +575,7 @@ def main() -> None:
     """Run until the step is over."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # platforms signal every process of a job; the step's end is told
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = system.packets(int(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
     listener.setblocking(False)
     task = from_json(CopyTask, wire.unpacked(control.recv(wire.DATAGRAM_LIMIT)), strict=False)

@@ -17,6 +17,8 @@ import signal
 import time
 from typing import Final, Iterator, Sequence
 
+from stoker.system import system
+
 PREFIX: Final = "stoker-"
 """Begins the name of every group that Stoker makes."""
 _TURN: Final = 0.005
@@ -138,13 +140,9 @@ def own_cgroups() -> dict[str, str]:
 def cgroups_of(pid: int) -> dict[str, str]:
     """A process's folder in each hierarchy, as `own_cgroups` has them; empty for one that is gone."""
     paths: dict[str, str] = {}
-    try:
-        with open(f"/proc/{pid}/cgroup") as cgroup:
-            for line in cgroup:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                paths.update(dict.fromkeys(controllers.split(","), path))
-    except OSError:
-        return {}
+    for line in system.kernel_file(f"{pid}/cgroup").decode().splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
     folders: dict[str, str] = {}
     for controller, (point, root) in _mounts().items():
         path = paths.get(controller, "")
@@ -155,13 +153,8 @@ def cgroups_of(pid: int) -> dict[str, str]:
 
 def _mounts() -> dict[str, tuple[str, str]]:
     """Where each hierarchy is mounted, and which of its groups is there, by controller as in `own_cgroups`."""
-    try:
-        with open("/proc/self/mountinfo") as mounts:
-            lines = mounts.read().splitlines()
-    except OSError:
-        return {}
     points: dict[str, tuple[str, str]] = {}
-    for line in lines:
+    for line in os.fsdecode(system.kernel_file("self/mountinfo")).splitlines():
         # proc(5): … root, mount point, options, optional fields, "-", type, source, options of the file system.
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)

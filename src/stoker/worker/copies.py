@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final
 from stoker.core import wire
 from stoker.core.codec import to_json
 from stoker.core.protocol import StepResult, WorkerEvent, WorkerJob
+from stoker.system import system
 
 if TYPE_CHECKING:
     from stoker.core.orders import BootSpec
@@ -67,7 +68,7 @@ class Copies:
             keep=self._spec.keep,
             again=self._restored,
         )
-        self.control, other_end = wire.packet_pair()
+        self.control, other_end = system.packet_pair()
         source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
         with other_end:

@@ -28,6 +28,7 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 from stoker.core.codec import to_json
 from stoker.core.protocol import Operation
 from stoker.core.usercode import is_user_file, source_line
+from stoker.system import system
 from stoker.worker.imports import call_once_imported, replace
 from stoker.worker.notice import Terminated
 
@@ -441,8 +442,7 @@ def standing(frame: FrameType | None) -> tuple[str, str]:
 def file_lock_text(pid: int) -> str:
     """The file lock that a process waits for, and who holds it, as the kernel says: proc_locks(5)."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/locks") as file:
-            rows = [line.split() for line in file]
+        rows = [line.split() for line in system.kernel_file("locks").decode().splitlines()]
         for row in rows:
             if row[1] == "->" and int(row[5]) == pid:
                 holder = next(int(other[4]) for other in rows if other[0] == row[0] and other[1] != "->")
@@ -451,19 +451,15 @@ def file_lock_text(pid: int) -> str:
 
 
 def _file_of(pid: int, inode: int) -> str:
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
+    for path, target in system.descriptors_of(pid):
         with contextlib.suppress(OSError):
-            if os.stat(f"{folder}/{name}").st_ino == inode:
-                return os.readlink(f"{folder}/{name}")
+            if os.stat(path).st_ino == inode:
+                return target
     return f"with the inode {inode}"
 
 
 def _process_text(pid: int) -> str:
-    with open(f"/proc/{pid}/comm") as file:
-        name = file.read().strip()
-    with open("/proc/self/comm") as file:
-        own = file.read().strip()
+    name, own = system.name_of(pid), system.name_of(os.getpid())
     # Ranks are called by the name of their job, and their number (`worker.beside`).
     job, _, rank = name.rpartition("-")
     if job and job == own.rpartition("-")[0]:

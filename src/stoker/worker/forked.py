@@ -5,10 +5,8 @@ They know sockets and processes, not what a job means; their owner decides which
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Iterator, Mapping, Protocol
@@ -29,6 +27,7 @@ from stoker.core.protocol import (
     WorkerJob,
 )
 from stoker.core.status import WORKER_LOST
+from stoker.system import system
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -157,7 +156,7 @@ class WorkerHandle:
         self.steps: set[int] = set()
         self.retired = False
         self._frames = wire.Frames()
-        self._sender, self._reader = wire.packet_pair()
+        self._sender, self._reader = system.packet_pair()
         self._reader.setblocking(True)
         self.results, self._results_there = socket.socketpair()
         self.results.setblocking(False)
@@ -167,8 +166,7 @@ class WorkerHandle:
         self.outputs = (WorkerOutput("stdout", outputs[0][0]), WorkerOutput("stderr", outputs[1][0]))
         for output in self.outputs:
             os.set_blocking(output.descriptor, False)
-            if sys.platform == "linux":
-                _widen(output.descriptor)
+            system.widen(output.descriptor, _PIPE_SIZE)
 
     def worker_descriptors(self) -> list[int]:
         """The descriptors that are passed to the worker: jobs, results, stdout, stderr."""
@@ -251,13 +249,6 @@ class WorkerHandle:
         self.results.close()
         for output in self.outputs:
             os.close(output.descriptor)
-
-
-def _widen(descriptor: int) -> None:
-    try:
-        fcntl.fcntl(descriptor, 1031, _PIPE_SIZE)  # F_SETPIPE_SZ; named in fcntl from Python 3.10 on Linux only
-    except OSError:
-        return  # over the user's limit for pipes: the default size works too
 
 
 class ServerProcess(Protocol):

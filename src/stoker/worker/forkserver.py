@@ -27,6 +27,7 @@ import attrs
 from stoker.core import values, wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerExit
+from stoker.system import system
 from stoker.worker import imports, modules, processes, serving, survivors, treememory
 from stoker.worker.containment import V1_COUNTER, Containment
 from stoker.worker.kernel import kills_in, text_of
@@ -49,7 +50,7 @@ class ForkServer:
     def __init__(self, control: socket.socket, group: Containment | None = None) -> None:
         self._control = control
         self._group = group
-        self._libc = processes.libc()
+        self._libc = system.libc()
         self._places = ServerHello(path=(), folder="", blobs="")
         self._pids: dict[int, int] = {}
         self._workers: dict[int, int] = {}
@@ -211,7 +212,7 @@ class ForkServer:
             processes.reopen_streams()
             os.environ.update(order.environment)
             serving.serve(
-                socket.socket(fileno=jobs),
+                system.packets(jobs),
                 socket.socket(fileno=results),
                 self._places,
                 notice=notice,
@@ -255,7 +256,7 @@ class ForkServer:
             self._last_calls.pop(worker, None)
             self._notices.pop(worker).close()
             _signal_group(pid, signal.SIGKILL)
-            largest = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            largest = usage.ru_maxrss * system.PEAK_UNIT
             signalled = os.WIFSIGNALED(status)
             exited = WorkerExit(
                 worker=worker,
@@ -304,7 +305,7 @@ class ForkServer:
         # The list may miss a child where another one ends meanwhile: it is read more than once.
         orphans = [
             child
-            for child in {child for _ in range(_READS) for child in processes.children(os.getpid())}
+            for child in {child for _ in range(_READS) for child in system.children_of(os.getpid())}
             if child not in others and processes.runs(child)
         ]
         remaining = {pid for orphan in orphans for pid in (orphan, *processes.descendants(orphan))}
@@ -392,7 +393,7 @@ def _signal_group(pid: int, number: int, *, alone: bool = False) -> None:
 
 def main() -> None:
     """`python -m stoker.worker.forkserver DESCRIPTOR [MODULE …]`."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = system.packets(int(sys.argv[1]))
     control.setblocking(True)
 
     def serve(group: Containment | None) -> None:

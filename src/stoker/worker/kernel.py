@@ -15,6 +15,7 @@ import time
 import weakref
 from typing import Final, Iterable, Iterator
 
+from stoker.system import LINUX
 from stoker.worker.containment import V1_COUNTER, groups_in
 
 FRESH: Final = 1.0
@@ -129,8 +130,9 @@ class OomKills:
 
 
 def _paths() -> Iterator[str]:
-    yield from candidates(text_of("/proc/self/cgroup"), text_of("/proc/self/mountinfo"))
-    yield _MACHINE
+    if LINUX:
+        yield from candidates(text_of("/proc/self/cgroup"), text_of("/proc/self/mountinfo"))
+        yield _MACHINE
 
 
 def text_of(path: str) -> str:

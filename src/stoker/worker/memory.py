@@ -15,6 +15,7 @@ from typing import Any, Callable, Final, Iterator, Mapping
 import attrs
 
 from stoker.core.words import count_text, memory_text
+from stoker.system import system
 
 _ROUNDS: Final = 10
 """How often garbage is collected: finalizers make new garbage, and some would do so for ever."""
@@ -77,11 +78,8 @@ def _collect_garbage() -> int:
 
 def _resident() -> int | None:
     """Bytes of this process that are in memory; None where no file of the kernel's says so."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
+    sizes = system.memory_of(os.getpid())
+    return None if sizes is None else sizes[0]
 
 
 def _torch(torch: Any) -> Iterator[tuple[str, int]]:

@@ -19,6 +19,7 @@ import sys
 from typing import Any, Final, Sequence
 
 from stoker.core.values import lazy_pattern
+from stoker.system import LINUX
 
 _SIGNALS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 """Those that faulthandler handles: https://docs.python.org/3/library/faulthandler.html#faulthandler.enable"""
@@ -41,7 +42,7 @@ _page: Any = None
 def enable() -> None:
     """Let a fault in native code write its frames of C and of Python into this process's stderr."""
     faulthandler.enable(file=2, all_threads=False)
-    if sys.version_info >= (3, 14) or _page is not None or not sys.platform.startswith("linux"):
+    if sys.version_info >= (3, 14) or _page is not None or not LINUX:
         return
     if os.uname().machine == "x86_64":
         _stand_before()

@@ -47,6 +47,7 @@ from stoker.core.orders import (
     whole,
 )
 from stoker.core.protocol import RESULT, StepResult
+from stoker.system import system
 from stoker.worker import boot, imports, processes
 from stoker.worker.ahead import SIGNALS, JobProgram, NextProgram, rehearse
 
@@ -88,7 +89,7 @@ class PoolWorker:
         self._name = name
         self._spec = spec
         self._started = time.monotonic()
-        self._libc = processes.libc()
+        self._libc = system.libc()
         self._orders = OrderFile(os.path.join(folder, ORDERS))
         self._journal = os.open(
             os.path.join(folder, journal_of(name)), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600

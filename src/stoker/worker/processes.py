@@ -1,6 +1,4 @@
-"""Processes of this machine: one's identity, its children and descendants, their CPU time.
-
-From /proc on Linux; elsewhere psutil tells.
+"""Processes of this machine: one's identity, its descendants, their CPU time.
 
 Also what a process asks of the kernel for its end and for its children's: Linux's prctl(2); elsewhere nothing happens.
 A parent-death signal comes when the *thread* that forked the process ends, is forgotten when a process forks, and is
@@ -14,6 +12,8 @@ import os
 import socket
 import sys
 from typing import Any, Final, NamedTuple, NoReturn
+
+from stoker.system import system
 
 MARK: Final = "STOKER_FORK_SERVER"
 """The variable in the environment of a fork server and of all below it: the driver's `mark_of`, and a number."""
@@ -40,28 +40,13 @@ def this_process() -> dict[str, Any]:
 
 def process_of(pid: int) -> dict[str, Any]:
     """A living process of this machine, as `this_process` describes this one."""
-    return {"host": socket.gethostname(), "pid": pid, "started": _start_time(pid)}
+    return {"host": socket.gethostname(), "pid": pid, "started": system.started_at(pid)}
 
 
 def mark_of(pid: int) -> str:
     """A process's pid and its start in clock ticks after the boot: no other process of this boot has the same."""
-    fields = _stat(pid)
-    return f"{pid}-{fields[19] if len(fields) > 19 else 0}"  # proc(5): field 22 of stat, of which two are cut off
-
-
-def children(pid: int) -> list[int]:
-    """Direct children of a process, whichever of its threads started them; none for one that is gone."""
-    pids: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                pids += [int(child) for child in file.read().split()]
-    except FileNotFoundError:
-        if not os.path.isdir("/proc/self/task"):
-            return _children_by_psutil(pid)
-    except OSError:
-        return pids
-    return pids
+    stat = system.stat_of(pid)
+    return f"{pid}-{0 if stat is None else stat.started}"
 
 
 def descendants(pid: int) -> list[int]:
@@ -69,7 +54,7 @@ def descendants(pid: int) -> list[int]:
     pids: list[int] = []
     queue = [pid]
     while queue:
-        below = children(queue.pop(0))
+        below = system.children_of(queue.pop(0))
         queue += below
         pids += [child for child in below if runs(child)]
     return pids
@@ -90,63 +75,21 @@ def use_of(pid: int) -> Activity:
     """What a process and all below it have used so far."""
     ticks = starved = moved = 0
     for process in (pid, *descendants(pid)):
-        fields = _stat(process)
-        if len(fields) > 14:
-            ticks += sum(map(int, fields[11:15]))  # utime, stime, and those of children that have ended: proc(5)
+        stat = system.stat_of(process)
+        if stat is not None:
+            ticks += stat.own_ticks + stat.children_ticks
         # rchar and wchar; then the nanoseconds in a run queue: https://docs.kernel.org/scheduler/sched-stats.html
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/io", "rb") as file:
-            moved += sum(int(file.readline().split()[1]) for _ in range(2))
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for thread in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{thread}/schedstat", "rb") as file:
-                    starved += int(file.read().split()[1])
+        with contextlib.suppress(ValueError, IndexError):
+            moved += sum(int(line.split()[1]) for line in system.kernel_file(f"{process}/io").splitlines()[:2])
+            for thread in system.threads_of(process):
+                starved += int(system.kernel_file(f"{process}/task/{thread}/schedstat").split()[1])
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), starved / 1e9, moved)
-
-
-def _start_time(pid: int) -> float:
-    """When a process started, in seconds since the epoch: tells it from a later one with the same pid."""
-    try:
-        # proc(5): field 22 of stat counts clock ticks since the boot, whose time is in /proc/stat. Reading these two
-        # files takes 0.1 ms; psutil does the same, but takes 20 ms to import.
-        with open(f"/proc/{pid}/stat") as stat, open("/proc/stat") as boot:
-            ticks = int(stat.read().rpartition(")")[2].split()[19])
-            booted = next(int(line.split()[1]) for line in boot if line.startswith("btime"))
-        return booted + ticks / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        import psutil
-
-        return float(psutil.Process(pid).create_time())
 
 
 def runs(pid: int) -> bool:
     """Whether a process has not ended; one that waits to be reaped has, unless threads of it are still there."""
-    fields = _stat(pid)
-    if not fields or fields[0] == "X":
-        return False
-    if fields[0] != "Z":
-        return True
-    try:
-        return len(os.listdir(f"/proc/{pid}/task")) > 1
-    except OSError:
-        return False
-
-
-def _stat(pid: int) -> list[str]:
-    """What stands behind the name in /proc/PID/stat: the state first."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _children_by_psutil(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.NoSuchProcess:
-        return []
+    stat = system.stat_of(pid)
+    return stat is not None and stat.state != "X" and (stat.state != "Z" or len(system.threads_of(pid)) > 1)
 
 
 _PDEATHSIG: Final = 1
@@ -154,19 +97,9 @@ _SET_NAME: Final = 15
 _CHILD_SUBREAPER: Final = 36
 
 
-def libc() -> Any:
-    """The C library of this process; None where there is none to load."""
-    import ctypes
-
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except OSError:
-        return None
-
-
 def become_subreaper(library: Any) -> None:
     """Be the parent of every descendant whose own parent ends, also across sessions."""
-    _prctl(library, _CHILD_SUBREAPER, 1)
+    system.prctl(library, _CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int, number: int, library: Any) -> None:
@@ -174,17 +107,11 @@ def die_with(parent: int, number: int, library: Any) -> None:
 
     Called in a child right after its fork, with the library loaded before it.
     """
-    _prctl(library, _PDEATHSIG, number)
+    system.prctl(library, _PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def set_name(name: str, library: Any) -> None:
     """Set what /proc/PID/comm and `ps` show of this process: 15 bytes at most."""
-    if sys.platform == "linux" and library is not None:
-        library.prctl(_SET_NAME, name.encode(), 0, 0, 0)
-
-
-def _prctl(library: Any, option: int, value: int) -> None:
-    if sys.platform == "linux" and library is not None:
-        library.prctl(option, value, 0, 0, 0)
+    system.prctl(library, _SET_NAME, name.encode())

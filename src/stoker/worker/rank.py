@@ -33,6 +33,7 @@ from stoker.core.errors import StokerError
 from stoker.core.status import WRONG_WORLD
 from stoker.launchers.base import Launcher, Place
 from stoker.launchers.registry import LAUNCHERS, place_of
+from stoker.system import system
 from stoker.worker import evidence, nativestack, processes
 from stoker.worker.imports import call_once_imported, replace
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
@@ -71,7 +72,7 @@ def main() -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     # Asked for its stacks before it can write them, a process must not die of it.
     signal.signal(STACKS, signal.SIG_IGN)
-    watcher, library = os.getpid(), processes.libc()
+    watcher, library = os.getpid(), system.libc()
     processes.become_subreaper(library)
     announced, announce = os.pipe()
     child = os.fork()
@@ -117,8 +118,8 @@ def _status(child: int, connection: socket.socket) -> int | None:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     timeout = _LOOK * 1000
-    with contextlib.suppress(OSError, AttributeError):
-        poll.register(os.pidfd_open(child), select.POLLIN)
+    with contextlib.suppress(OSError):
+        poll.register(system.end_of(child), select.POLLIN)
         timeout = _REAP * 1000
     while True:
         # This process is the subreaper of all that the rank starts: what ends there is reaped here.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from typing import IO, Any, Final, Mapping
@@ -15,6 +14,7 @@ import attrs
 from stoker.core.codec import from_json
 from stoker.core.protocol import Operation, RankEvidence, StepError, StepResult
 from stoker.core.status import CANCELLED
+from stoker.system import system
 from stoker.worker.evidence import read_trail, trail_file
 from stoker.worker.secrets import Masker
 
@@ -22,8 +22,8 @@ Line = tuple[float, str, "int | None", str]
 """Time, stream, rank (None: the launcher), text."""
 AGENT: Final = "STOKER_RANK_AGENT"
 """The variable with the address of a node's agent, where one command of one launcher starts the ranks of all nodes."""
-STACKS: Final = signal.SIGRTMIN + 11 if sys.platform == "linux" else signal.SIGUSR2
-"""The signal on which a rank writes the stacks of its threads; users and schedulers use SIGUSR1 and SIGUSR2."""
+STACKS: Final = system.STACKS
+"""The signal on which a rank writes the stacks of its threads."""
 _SAID: Final = 120
 """Lines of a rank in which the reason of its abort is looked for; NCCL's watchdog and JAX's client print their own."""
 _LONGEST: Final = 1 << 20

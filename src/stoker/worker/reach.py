@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import selectors
 import socket
 import threading
 import time
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+from typing import Any, Callable, Final, Mapping, Sequence
+
+from stoker.system import system
 
 PATIENCE: Final = 10.0
 """Seconds until a connection counts as blocked: what a firewall drops is never answered. Linux sends the first packet
@@ -152,43 +153,22 @@ def holder(port: int) -> str:
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     if not sockets:
         return ""
-    for folder in glob.iglob("/proc/[0-9]*/fd"):
-        if any(link in sockets for link in _descriptors(folder)):
-            pid = folder.split("/")[2]
+    for pid in system.pids():
+        if any(target in sockets for _, target in system.descriptors_of(pid)):
             return f"pid {pid}, {_command(pid)}".rstrip(", ")
     return ""
-
-
-def _descriptors(folder: str) -> Iterator[str]:
-    """What the descriptors of a process are; nothing of another user's, or of one that has just ended."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        with contextlib.suppress(OSError):  # closed since the list was made
-            yield os.readlink(os.path.join(folder, name))
 
 
 def _listening(port: int) -> set[str]:
     """The inodes of the sockets that listen on a port of any address."""
     inodes: set[str] = set()
     for name in ("tcp", "tcp6"):
-        try:
-            with open(f"/proc/net/{name}") as file:
-                rows = [line.split() for line in file][1:]
-        except OSError:
-            continue
+        rows = [line.split() for line in system.kernel_file(f"net/{name}").decode().splitlines()][1:]
         inodes.update(row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port)
     return inodes
 
 
-def _command(pid: str) -> str:
+def _command(pid: int) -> str:
     """The first words of a process's command line."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(4096).decode("utf-8", "replace").split("\0")
-    except OSError:
-        return ""
-    text = " ".join(filter(None, words))
+    text = system.command_of(pid)
     return text if len(text) <= 80 else f"{text[:79]}…"

@@ -22,9 +22,9 @@ from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import FunctionSource, ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.store.blobs import Blobs
+from stoker.system import system
 from stoker.worker.imports import ImportWatch
 from stoker.worker.notice import Notice
-from stoker.worker.processes import children
 from stoker.worker.treememory import AttemptMemory, SharedPeak, own_size
 from stoker.worker.worker import Worker, prepare
 
@@ -212,7 +212,7 @@ def _end_leftovers() -> int:
             break
         if now > deadline:
             number = signal.SIGKILL
-        for child in children(os.getpid()):
+        for child in system.children_of(os.getpid()):
             if child not in signalled or number == signal.SIGKILL:
                 signalled.add(child)
                 _kill(child, number)

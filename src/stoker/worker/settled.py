@@ -14,18 +14,17 @@ folder that it names. Renaming is seen by inotify(7) of Linux; elsewhere, nobody
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import glob
 import os
 import stat
 import struct
-import sys
 from typing import Any, Callable, Final, Iterable, Mapping
 
 import attrs
 
 from stoker.store.checkpoints import SAVED
-from stoker.worker import processes
+from stoker.system import LINUX, system
 
 QUIET: Final = 5.0
 """Seconds without a change. Trainers that write several files into one folder write them one right after the other; a
@@ -146,18 +145,15 @@ class Completeness:
 def open_files(folder: str) -> set[int]:
     """The inode of every file that a process of this user has open for writing below a folder.
 
-    Where there is no /proc, as on macOS, none are known: there the quiet alone decides.
+    Where the system does not show them, as macOS, none are known: there the quiet alone decides.
     """
     below = os.path.realpath(folder) + os.sep
     inodes = set()
-    for link in glob.iglob("/proc/[0-9]*/fd/*"):
-        try:
+    for link, target in (found for pid in system.pids() for found in system.descriptors_of(pid)):
+        with contextlib.suppress(OSError):  # the process, or its file, is gone, or somebody else's
             # The kernel gives the link's owner the right to write where the descriptor may be written to.
-            if not os.lstat(link).st_mode & stat.S_IWUSR or not os.readlink(link).startswith(below):
-                continue
-            inodes.add(os.stat(link).st_ino)
-        except OSError:
-            continue  # the process, or its file, is gone, or somebody else's
+            if target.startswith(below) and os.lstat(link).st_mode & stat.S_IWUSR:
+                inodes.add(os.stat(link).st_ino)
     return inodes
 
 
@@ -230,8 +226,8 @@ class Renames:
         self.descriptor = -1
         self._folders: dict[int, str] = {}
         self._libc: Any = None
-        if sys.platform == "linux":
-            self._libc = processes.libc()
+        if LINUX:
+            self._libc = system.libc()
             if self._libc is not None:
                 self.descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 

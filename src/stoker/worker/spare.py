@@ -13,10 +13,10 @@ import select
 import socket
 import subprocess
 import sys
-from typing import IO, TYPE_CHECKING, Final, Sequence
+from typing import TYPE_CHECKING, Final, Sequence
 
-from stoker.core import wire
 from stoker.core.errors import BackendError
+from stoker.system import system
 from stoker.worker.processes import MARK, mark_of
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class SpawnedServer:
     """
 
     def __init__(self, interpreter: Interpreter | None = None, imports: Sequence[str] = ()) -> None:
-        self.control, other_end = wire.packet_pair()
+        self.control, other_end = system.packet_pair()
         self.mark = f"{mark_of(os.getpid())}-{next(_numbers)}"
         """Names the fork server and everything below it, in their environment and as their cgroup."""
-        self.errors = _nameless_file()
+        self.errors = system.nameless_file("stoker-stderr")
         command = _command(interpreter)
         try:
             self.process = subprocess.Popen(
@@ -86,8 +86,8 @@ class SpawnedServer:
     def _wait(self, patience: float) -> None:
         """Wait for the end of the process. `Popen.wait` with a limit sleeps up to 50 ms between two looks."""
         try:
-            descriptor = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # Linux before 5.3, or no Linux
+            descriptor = system.end_of(self.pid)
+        except OSError:
             self.process.wait(patience)
             return
         poll = select.poll()
@@ -95,15 +95,6 @@ class SpawnedServer:
         poll.poll(patience * 1000)
         os.close(descriptor)
         self.process.wait(0)
-
-
-def _nameless_file() -> IO[bytes]:
-    """An empty file without a name, in memory where the system has such files: `tempfile` takes 5 ms to import."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("stoker-stderr"), "w+b")
-    import tempfile
-
-    return tempfile.TemporaryFile()
 
 
 def _command(interpreter: Interpreter | None) -> list[str]:

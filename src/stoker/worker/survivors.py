@@ -29,6 +29,7 @@ import time
 import traceback
 from typing import Callable, Final, Iterator
 
+from stoker.system import system
 from stoker.worker import containment, processes
 from stoker.worker.containment import Containment
 
@@ -51,7 +52,7 @@ def supervise(control: socket.socket, serve: Callable[[Containment | None], None
     The exit code is 0 where nothing is left.
     """
     driver, supervisor = os.getppid(), os.getpid()
-    library = processes.libc()
+    library = system.libc()
     processes.become_subreaper(library)
     group = Containment.open(os.environ.get(processes.MARK) or f"{processes.mark_of(driver)}-{supervisor}")
     server = os.fork()
@@ -78,7 +79,7 @@ def supervise(control: socket.socket, serve: Callable[[Containment | None], None
 
 
 def name_of(driver: int) -> str:
-    """What /proc/PID/comm says of a driver's supervisors; everybody may read it."""
+    """The name of a driver's supervisors; everybody may read it."""
     return f"stoker {driver}"
 
 
@@ -87,8 +88,8 @@ def _wait(driver: int, server: int) -> None:
     poll = select.poll()
     descriptors = []
     for pid in (driver, server):
-        with contextlib.suppress(OSError, AttributeError):
-            descriptors.append(os.pidfd_open(pid))
+        with contextlib.suppress(OSError):
+            descriptors.append(system.end_of(pid))
             poll.register(descriptors[-1], select.POLLIN)
     watched = len(descriptors) == 2
     late = 0.0
@@ -186,7 +187,7 @@ class Survivors:
         deadline = time.monotonic() + _ROUND
         while True:
             late = self._since.get(mark, time.monotonic()) + _SUPERVISOR_PATIENCE <= time.monotonic()
-            supervised = not late and name_of(pid) in map(_name, find(mark))
+            supervised = not late and name_of(pid) in map(system.name_of, find(mark))
             living = find(mark, kill=not supervised)
             if not living:
                 break
@@ -216,16 +217,16 @@ def find(mark: str, *, kill: bool = False) -> tuple[int, ...]:
         living.update(one.processes())
         if kill and living:
             one.kill()
-    for name in _each_process():
+    for pid in _each_process():
         marked = (
-            _names(variable, b"\0" + _read(f"/proc/{name}/environ"))
-            or _names(group, _read(f"/proc/{name}/cgroup"))
-            or (supervised is not None and _name(int(name)) == supervised)
+            _names(variable, b"\0" + system.environment_of(pid))
+            or _names(group, system.kernel_file(f"{pid}/cgroup"))
+            or (supervised is not None and system.name_of(pid) == supervised)
         )
-        if marked and _is_here(name) and processes.runs(int(name)):
-            living.add(int(name))
+        if marked and _is_here(pid) and processes.runs(pid):
+            living.add(pid)
             if kill:
-                _kill(int(name))
+                _kill(pid)
     return tuple(sorted(living))
 
 
@@ -244,11 +245,11 @@ def sweep() -> int:
     """
     variable = f"\0{processes.MARK}=".encode()
     dead: set[str] = set()
-    for name in _each_process():
-        text = b"\0" + _read(f"/proc/{name}/environ")
+    for pid in _each_process():
+        text = b"\0" + system.environment_of(pid)
         _, found, rest = text.partition(variable)
         words = rest.partition(b"\0")[0].decode("ascii", "replace").split("-")
-        if found and len(words) == 3 and words[0].isdecimal() and _is_here(name):
+        if found and len(words) == 3 and words[0].isdecimal() and _is_here(pid):
             mark = f"{words[0]}-{words[1]}"
             if processes.mark_of(int(words[0])) != mark or not processes.runs(int(words[0])):
                 dead.add(mark)
@@ -256,16 +257,15 @@ def sweep() -> int:
     for mark in dead:
         living = find(mark)
         name = name_of(int(mark.partition("-")[0]))
-        if living and not any(_name(pid) == name for pid in living):
+        if living and not any(system.name_of(pid) == name for pid in living):
             ended += len(living) - len(end(mark, _KILL_PATIENCE))
     return ended
 
 
 def process_text(pid: int) -> str:
     """A process for a person: its pid, its command line, and its state by the letter of proc(5), such as "D"."""
-    words = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip() or _name(pid)
-    state = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1]
-    return f"pid {pid}" + (f" ({words[:80]}, state {state[0].decode()})" if state else " (gone by now)")
+    words, stat = system.command_of(pid) or system.name_of(pid), system.stat_of(pid)
+    return f"pid {pid}" + (" (gone by now)" if stat is None else f" ({words[:80]}, state {stat.state})")
 
 
 def _names(beginning: bytes, text: bytes) -> bool:
@@ -274,24 +274,10 @@ def _names(beginning: bytes, text: bytes) -> bool:
     return at >= 0 and not text[at + len(beginning) : at + len(beginning) + 1].isdigit()
 
 
-def _is_here(name: str) -> bool:
-    """Whether a process is of this pid namespace: the marks of a container's processes have its own pids."""
-    try:
-        return os.readlink(f"/proc/{name}/ns/pid") == os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return True  # another user's, which may not be looked at
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
-def _name(pid: int) -> str:
-    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+def _is_here(pid: int) -> bool:
+    """Whether a process is of this pid namespace: the marks of a container's processes have its own pids. So does
+    another user's, which may not be looked at."""
+    return system.namespace_of(pid) in ("", system.namespace_of(os.getpid()))
 
 
 def _kill(pid: int) -> None:
@@ -299,17 +285,14 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _each_process() -> Iterator[str]:
+def _each_process() -> Iterator[int]:
     """The pids of all processes but this one, until a list of them has none that was not there before.
 
     A list is not made at one moment, and a process may end before it is looked at: its children are in the next list.
     """
-    seen = {str(os.getpid())}
+    seen = {os.getpid()}
     for _ in range(_LISTS):
-        try:
-            fresh = [name for name in os.listdir("/proc") if name.isdecimal() and name not in seen]
-        except OSError:
-            return
+        fresh = system.pids() - seen
         if not fresh:
             return
         yield from fresh

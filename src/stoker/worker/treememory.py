@@ -16,10 +16,10 @@ import mmap
 import os
 import resource
 import signal
-import sys
 import time
 from typing import Callable, Collection, Final, Iterator, Mapping
 
+from stoker.system import system
 from stoker.worker import containment, processes
 
 INTERVAL: Final = 0.25
@@ -43,44 +43,28 @@ _HELD: Final = (("anon", "shmem"), ("total_rss", "total_shmem"))
 
 def own_peak() -> int:
     """The peak of this process's memory in bytes since the last reset (outside Linux: since its start)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * system.PEAK_UNIT
 
 
 def own_size() -> int:
-    """The memory of this process now in bytes; 0 outside Linux."""
+    """The memory of this process now in bytes; 0 where it cannot be read."""
     return _resident_sizes(os.getpid())[0]
 
 
 def childrens_peak() -> int:
     """The largest peak in bytes of one process that this one, or a child of it, has waited for."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * system.PEAK_UNIT
 
 
 def reset_own_peak() -> None:
-    """Reset this process's peak in the kernel, so that the next reading is the next step's own.
-
-    Linux: 5 in clear_refs resets the high-water mark that getrusage reports (proc(5)); 10 microseconds.
-    """
-    try:
-        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
-    except OSError:
-        return
-    try:
-        os.write(descriptor, b"5")
-    finally:
-        os.close(descriptor)
+    """Reset this process's peak in the kernel, so that the next reading is the next step's own."""
+    system.reset_peak()
 
 
 def size_of(pid: int) -> int:
     """The PSS of a process in bytes; its private pages where its PSS may not be read, 0 for one that is gone."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
-            for line in file.read(4096).splitlines():
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-        return 0
-    except OSError:
-        return _private_size(pid)
+    size = system.proportional_of(pid)
+    return _private_size(pid) if size is None else size
 
 
 def _private_size(pid: int) -> int:
@@ -90,12 +74,7 @@ def _private_size(pid: int) -> int:
 
 def _resident_sizes(pid: int) -> tuple[int, int]:
     """A process's resident bytes, and how many of them belong to files or shared memory."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
-            fields = file.read(256).split()
-        return int(fields[1]) * mmap.PAGESIZE, int(fields[2]) * mmap.PAGESIZE
-    except (OSError, IndexError):
-        return 0, 0
+    return system.memory_of(pid) or (0, 0)
 
 
 class TreeReader:
@@ -308,7 +287,7 @@ class Samplers:
         self._pages: dict[int, SharedPeak] = {}
         self._samplers: dict[int, int] = {}
         self._due = 0.0
-        self._works = os.path.exists("/proc/self/smaps_rollup")
+        self._works = system.proportional_of(os.getpid()) is not None
 
     def open(self, worker: int) -> None:
         """Make the page of a worker that is about to be forked."""
@@ -329,7 +308,7 @@ class Samplers:
             return
         began = time.thread_time()
         for worker, pid in workers.items():
-            if worker not in self._samplers and processes.children(pid):
+            if worker not in self._samplers and system.children_of(pid):
                 self._samplers[worker] = self._fork(pid, self._pages[worker])
         self._due = now + max(INTERVAL, (time.thread_time() - began) / SHARE)
 

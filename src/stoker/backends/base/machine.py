@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from typing import Any, Final, Iterator, Mapping
 
 import attrs
@@ -18,6 +19,7 @@ from stoker.core.resources import describe
 from stoker.core.settings import demand
 from stoker.core.units import size_text, value_or
 from stoker.core.words import memory_text
+from stoker.system import system
 
 _SLOTS_PER_CPU: Final = 8
 """How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
@@ -43,26 +45,13 @@ def machine_capacity(*, cpus: float | None = None, memory: int | None = None, sl
 
 def cpu_count() -> int:
     """CPUs that this process may use: its affinity, or fewer if a cgroup's quota says so."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            count = min(count, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        return count
-    return count
+    return min(system.cpus(), value_or(system.limits()[0], sys.maxsize))
 
 
 def memory_size() -> int:
     """Bytes of memory of this machine, or of the cgroup that holds this process."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            text = file.read().strip()
-        return total if text == "max" else min(total, int(text))
-    except (OSError, ValueError):
-        return total
+    return min(total, value_or(system.limits()[1], total))
 
 
 def request_of(job: Job) -> dict[str, Any]:

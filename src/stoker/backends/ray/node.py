@@ -26,6 +26,8 @@ import tempfile
 import time
 from typing import IO, Any, Mapping
 
+from stoker.system import system
+
 MARK = "\x1estoker "  # core.protocol.MARK: this module imports nothing of Stoker's
 CHUNK = 1 << 16
 LINGER = 2.0
@@ -101,7 +103,7 @@ class Starter:
     """The process beside this one that forks programs; it stays for the tasks that this worker runs later."""
 
     def __init__(self, python: str, environment: Mapping[str, str], store: str) -> None:
-        self.control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, other_end = system.packet_pair()
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 kept open as long as the starter lives
         try:
             self.process = subprocess.Popen(

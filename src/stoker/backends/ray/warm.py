@@ -25,6 +25,7 @@ from typing import Final
 
 from stoker.core import wire
 from stoker.store import remote
+from stoker.system import system
 from stoker.worker import processes
 from stoker.worker.ahead import JobProgram, NextProgram, rehearse
 from stoker.worker.pool import LATE_IMPORTS, end_remains
@@ -37,7 +38,7 @@ class StepStarter:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._libc = processes.libc()
+        self._libc = system.libc()
         self._pid = 0
         self._ran = False
         self._next = NextProgram(self._libc, self._release)
@@ -104,7 +105,7 @@ class StepStarter:
 def main() -> int:
     """Serve the worker that started this process, and end with it."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    processes.die_with(parent, signal.SIGKILL, processes.libc())
+    processes.die_with(parent, signal.SIGKILL, system.libc())
     # Ray blocks SIGINT in all of its processes.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for module in LATE_IMPORTS:
@@ -113,7 +114,7 @@ def main() -> int:
     rehearse()
     gc.collect()
     gc.freeze()
-    StepStarter(socket.socket(fileno=descriptor)).run()
+    StepStarter(system.packets(descriptor)).run()
     return 0
 
 

@@ -11,6 +11,7 @@ import os
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.core.devices import Device
+from stoker.system import system
 from stoker.vendors.base import DeviceRow
 
 SLOW: Final = 1.0
@@ -80,7 +81,7 @@ class NvidiaMeter:
         self._counted_at: dict[str, float] = {}
         self._pcie_turn = 0
         self._followed: dict[int, str] = {}
-        self._same_pids = _namespace() == _FIRST_NAMESPACE
+        self._same_pids = system.namespace_of(os.getpid()) == _FIRST_NAMESPACE
         uuids = {one.uuid for one in devices}
         parents = {one.parent for one in devices}
         for uuid, handle in self._handles():
@@ -221,9 +222,7 @@ class NvidiaMeter:
             listed = None if call is None else self._query(uuid, call, handle)
             if listed is not None:
                 processes = [(int(one.pid), one.usedGpuMemory) for one in listed]
-                believed = self._same_pids or (
-                    processes and all(os.path.exists(f"/proc/{pid}") for pid, _ in processes)
-                )
+                believed = self._same_pids or (processes and all(system.stat_of(pid) for pid, _ in processes))
                 return processes if believed else None
         return None
 
@@ -336,13 +335,6 @@ class NvidiaMeter:
 
 def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def _put_number(row: DeviceRow, name: str, value: float | None, factor: float = 1) -> None:
