@@ -47,8 +47,8 @@ IMPORTED = (
     "stoker.run.session",
 )
 """What the server imports, with all that these import; none of it reads variables or the working folder then."""
-STARTS = re.compile(r"PYTHON[A-Z]|LC_|LANG|LD_|MALLOC_")
-"""How the names of variables begin that count when an interpreter starts."""
+STARTS = re.compile(r"STOKER_SYSTEM|PYTHON[A-Z]|LC_|LANG|LD_|MALLOC_")
+"""How the names of variables begin that count when an interpreter starts, or imports Stoker."""
 _ENVIRONMENT = dict(os.environ)
 """The variables before any test has changed some."""
 

@@ -75,11 +75,10 @@ def test_stacks(stoker: Any) -> None:
     ("path", "kind"),
     [("/", "ext4"), ("/data", "nfs4"), ("/data/deep/er", "nfs4"), ("/database", "ext4"), ("/with blank/x", "xfs")],
 )
-def test_file_system(path: str, kind: str, tmp_path: Path) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text("/dev/sda / ext4 rw 0 0\nserver:/x /data nfs4 rw 0 0\n/dev/sdb /with\\040blank xfs rw 0 0\n")
+def test_file_system(path: str, kind: str) -> None:
+    mounts = "/dev/sda / ext4 rw 0 0\nserver:/x /data nfs4 rw 0 0\n/dev/sdb /with\\040blank xfs rw 0 0\n"
     assert file_system(Path(path), mounts) == kind
-    assert file_system(Path(path), tmp_path / "none") == ""
+    assert file_system(Path(path), "") == ""
 
 
 def test_stale_scratch(tmp_path: Path) -> None:

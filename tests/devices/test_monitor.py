@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from stoker.devices.processtree import Tree, alive, stat_of
+from stoker.devices.processtree import Tree, alive
 from stoker.devices.receipt import Samples, read, receipt_of
+from stoker.system import system
 
 DEADLINE = 60.0
 GPU = {
@@ -413,7 +414,7 @@ def test_a_tree_knows_processes_of_its_session_that_were_orphaned(bench: Bench) 
     tree = Tree(step.pid)
     assert tree.read().processes == 2
     orphan = next(iter(tree.members - {step.pid}))
-    found = stat_of(orphan)
+    found = system.stat_of(orphan)
     assert found is not None and found.parent != step.pid and found.session == step.pid
     step.kill()
     step.wait(DEADLINE)
@@ -424,7 +425,7 @@ def test_without_proc_a_process_is_alive_while_it_is_there(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     step = bench.step(SLEEP)
-    monkeypatch.setattr("stoker.devices.processtree.PROC", str(tmp_path / "proc"))
+    monkeypatch.setattr("stoker.system.linux.PROC", str(tmp_path / "proc"))
     reading = Tree(step.pid).read()
     assert (reading.cpu, reading.memory, reading.processes, alive(step.pid)) == (None, None, 0, True)
     step.kill()

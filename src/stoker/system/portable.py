@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 from typing import IO, Any, Final, Iterator, NamedTuple
 
 MESSAGE_LIMIT: Final = 4092
@@ -195,6 +194,8 @@ def end_of(pid: int) -> int:
 
 def nameless_file(name: str) -> IO[bytes]:
     """An empty file that is gone when nobody has it open; `name` is seen among a process's descriptors on Linux."""
+    import tempfile
+
     return tempfile.TemporaryFile()
 
 
