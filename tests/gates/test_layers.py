@@ -54,7 +54,13 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     ),  # never in a worker: it travels with attrs alone
     "pandas": ("stoker.store", "stoker.client.metrics"),
     "polars": ("stoker.store",),
-    "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.report.machine", "stoker.system.portable"),
+    "psutil": (
+        "stoker.client",
+        "stoker.run.driver",
+        "stoker.devices",
+        "stoker.report.machine",
+        "stoker.system.portable",
+    ),
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
     "pynvml": ("stoker.vendors.nvidia",),
