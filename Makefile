@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help check cheap shape test test-times test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site release lint format clean
+.PHONY: help check cheap shape test test-times test-pythons test-extras test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site release lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -39,7 +39,14 @@ shape: $(BIN)/python  ## how large the house is, beside what it is to shrink to
 	@$(BIN)/python -m tests.shape
 
 # Everything long, one after the other: each target stops the rest where it fails.
-LONG := faults storm storm-store storm-names storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz
+LONG := faults storm storm-store storm-names storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz test-extras test-pythons
+
+test-pythons: $(VENV)/.test servers  ## the wheel on each Python from 3.10 on that is found here, and says which is not
+	@$(BIN)/python -m tests.distributions pythons
+
+test-extras: $(VENV)/.test  ## the wheel with each extra alone, and with the oldest packages that it allows
+	@$(BIN)/python -m tests.distributions extras
+	@$(BIN)/python -m tests.distributions lowest
 
 test-all:  ## all of `make test` in its long form, then every storm, the faults, Ray's packages and the fuzzer: N= SEED=
 	@begin=$$(date +%s); ran=; \
