@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.gates import signatures
 
 import stoker
 
@@ -69,3 +70,10 @@ def test_documented(module: str, repository: Path) -> None:
 
 def test_the_version_is_that_of_the_distribution(repository: Path) -> None:
     assert f'version = "{stoker.__version__}"' in (repository / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_signatures_are_as_listed() -> None:
+    """A change of what users call is seen: CONTRIBUTING.md says what must go with it."""
+    now, listed = signatures.listed().splitlines(), signatures.FILE.read_text(encoding="utf-8").splitlines()
+    words = "`python -m tests.gates.signatures` lists them anew; what was taken away is deprecated first"
+    assert sorted(set(listed) ^ set(now)) == [], words
