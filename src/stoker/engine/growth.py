@@ -6,7 +6,6 @@ starts when that element is done, and which step that is may be a result: its el
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import attrs
@@ -15,6 +14,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.observer import Observer
 from stoker.core.plan import StepPlan
 from stoker.core.status import StepStatus
+from stoker.engine import clock
 from stoker.engine import events as ev
 from stoker.engine.execution import StepExecution, element_task
 from stoker.engine.inputs import StepBindings, Wire
@@ -62,7 +62,7 @@ class Growth:
     def begin(self, step: StepPlan, count: int) -> None:
         """Begin a fan-out, with the number of elements that are known."""
         earlier = self._recorder.first_start(step.key)
-        self._began[step.key] = time.time() if earlier is None else earlier
+        self._began[step.key] = clock.time() if earlier is None else earlier
         if not self._recorder.is_finished(step.key):
             self._recorder.record_pending([step])
         self._recorder.record_expansion(step.key, count)
@@ -84,7 +84,7 @@ class Growth:
         if self._recorder.is_finished(step.key):
             self._observer.changed(step.key, status, {"parent": "", "index": None})
             return
-        now = time.time()
+        now = clock.time()
         started = self._began.get(step.key, now)
         facts = {"started": started, "ended": now}
         self._recorder.record_settled(step.key, step, status, facts, None, parent="", index=None, count=count)

@@ -8,7 +8,6 @@ longer for the driver than it runs. A line holds what a worker does in a few mil
 from __future__ import annotations
 
 import selectors
-import time
 from typing import Any, Final, Iterable, Mapping
 
 import attrs
@@ -25,6 +24,7 @@ from stoker.core.plan import Capacity, Job, JobStatus, StepPlan
 from stoker.core.protocol import ADOPTED, HookFacts
 from stoker.core.values import frozen
 from stoker.core.wire import Wakeup
+from stoker.engine import clock
 from stoker.engine.events import GRACE, PaceChanged
 from stoker.engine.execution import lines_up
 from stoker.worker.secrets import Masker, SecretReader
@@ -247,15 +247,15 @@ class RunJobs:
     def wait(self, seconds: float) -> None:
         """Wait for an update, a wake, or the time to poll again."""
         if self._jobs and not self.pace.all_wake:
-            seconds = min(seconds, self._next_poll - time.time())
-        woken = self._selector.select(max(0.0, seconds))
+            seconds = min(seconds, self._next_poll - clock.time())
+        woken = clock.wait(self._selector, seconds)
         if any(key.fd == self._wakeup.descriptor for key, _ in woken):
             self._wakeup.clear()
 
     def poll(self) -> list[JobChange]:
         """What happened since the last call; lost and ended jobs are forgotten."""
         updates: list[JobChange] = []
-        now = time.time()
+        now = clock.time()
         due = now >= self._next_poll
         for name, backend in self.pace.distinct():
             if self.pace.wakes(name):

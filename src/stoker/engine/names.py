@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import attrs
@@ -11,6 +10,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json
 from stoker.core.errors import StokerError
 from stoker.core.registry import LINKS, LOGGED, LoggedName, Model, checked_name, registers
+from stoker.engine import clock
 from stoker.store.registry import LoggedFacts, Registration, author
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class RunNames:
                         name=entry.name,
                         run_id=self._run,
                         facts=entry.facts,
-                        created=time.time(),
+                        created=clock.time(),
                         author=self._author,
                         of_run=of_run,
                         model_version=self._model_version if of_run else None,
@@ -95,7 +95,7 @@ class RunNames:
                     name=self._model.name,
                     run_id=self._run,
                     facts=links,
-                    created=time.time(),
+                    created=clock.time(),
                     author=self._author,
                     of_run=True,
                     model_version=self._model_version,
@@ -114,7 +114,7 @@ class RunNames:
                 run_id=self._run,
                 key=key,
                 output=entry.output,
-                created=time.time(),
+                created=clock.time(),
                 author=self._author,
                 reused=reused,
                 tags=entry.tags,

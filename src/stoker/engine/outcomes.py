@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 import zlib
 from typing import TYPE_CHECKING, Any, Callable, Collection, Final, Mapping, Sequence
 
@@ -26,6 +25,7 @@ from stoker.core.status import (
     StepStatus,
 )
 from stoker.core.words import memory_text, time_text
+from stoker.engine import clock
 from stoker.engine.events import TaskSpec
 from stoker.engine.execution import StepExecution
 from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explain_failure
@@ -112,7 +112,7 @@ class Witness:
         # SIGTERM is never the OOM killer's. Evidence for "killed" is that a child was, by SIGKILL.
         by_kill = explanation.cause == KILLED and (ending.signal == signal.SIGKILL or explanation.evidence)
         oom = self._kills.since(execution.facts.get("oom_kills")) if by_kill else ""
-        kernel = self._kernel.since(execution.facts.get("submitted", time.time()))
+        kernel = self._kernel.since(execution.facts.get("submitted", clock.time()))
         return explain_failure(error, lines, attrs.evolve(ending, oom=oom, kernel=tuple(kernel)))
 
     def lost_work(self, key: str, execution: StepExecution, facts: Mapping[str, Any]) -> float | None:
@@ -137,7 +137,7 @@ def attempt_facts(
         "queued": execution.facts.get("queued", False),
         "place": execution.facts.get("place", {}),
         "data_seconds": execution.facts.get("data_seconds"),
-        "ended": status.ended or time.time(),
+        "ended": status.ended or clock.time(),
         "usage": to_json(status.usage),
         "exit_code": status.exit_code,
         "outputs": {} if result is None else result.outputs,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence, TypeVar
 
 from stoker.core.artifact import StoredArtifact, from_wire
@@ -18,6 +17,7 @@ from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.core.sweep import SWEEP_EVENT
 from stoker.core.values import frozen
 from stoker.core.words import bounded
+from stoker.engine import clock
 from stoker.engine.execution import StepExecution
 from stoker.engine.inputs import Wire
 from stoker.plan.cachekey import KeyParts, recipe_digest, recipe_document, recipe_key
@@ -62,7 +62,7 @@ class RunMetrics:
 
     def write(self, batch: RowBatch) -> None:
         """Add to the batch a piece of each attempt whose last one is old enough."""
-        now = time.monotonic()
+        now = clock.monotonic()
         for key, attempt in [one for one in self._books if self._write_at.get(one, 0.0) <= now]:
             self._write_at[key, attempt] = now + EVERY
             self._write(key, attempt, batch)
@@ -156,7 +156,7 @@ class Recorder:
         self._latest_recipe: dict[str, tuple[tuple[bool | str, bool], KeyParts, str]] = {}
         # Of fan-outs, what their elements used so far: seconds of CPU time, and the largest peak in bytes.
         self._used: dict[str, dict[str, Any]] = {}
-        self._beat_at = time.monotonic()
+        self._beat_at = clock.monotonic()
         self._check_at = 0.0
         self.blobs = store.blobs
         self._place = store.blobs.place()
@@ -292,7 +292,7 @@ class Recorder:
         if name is None:
             name = recipe_digest(key)
             if not self._has_recipe(name):
-                self._batch.recipe(RecipeRow(digest=name, created=time.time(), document=recipe_document(step, parts)))
+                self._batch.recipe(RecipeRow(digest=name, created=clock.time(), document=recipe_document(step, parts)))
             self._recipes[key] = name
         self._latest_recipe[step.code] = (asked, parts, name)
         return name
@@ -306,7 +306,7 @@ class Recorder:
 
     def cached_result(self, key: str) -> CachedResult | None:
         """The cache's entry for a key."""
-        row = self._ask(self._store.records.cached, key, time.time())
+        row = self._ask(self._store.records.cached, key, clock.time())
         if row is None:
             return None
         lost = self._first_lost(map(from_wire, row.outputs.values()))
@@ -339,7 +339,7 @@ class Recorder:
     def record_expansion(self, key: str, count: int) -> None:
         """Record how many elements a fan-out has."""
         if not self.is_finished(key):
-            started = self._first_starts.get(key, time.time())
+            started = self._first_starts.get(key, clock.time())
             row = StepProgress(run_id=self._run, key=key, status="running", started=started, count=count)
             self._progress[key] = row
 
@@ -431,7 +431,7 @@ class Recorder:
         count: int | None = None,
     ) -> None:
         """Record a settled step: its row, its outputs, and its entry in the cache."""
-        now = time.time()
+        now = clock.time()
         self._pending.pop(key, None)
         self._progress.pop(key, None)
         cache_key = execution.cache_key if execution is not None else ""
@@ -501,7 +501,7 @@ class Recorder:
 
     def learn_changes(self, key: str, changes: Mapping[str, Any]) -> None:
         """Remember that a request worked with these changes."""
-        row = RungRow(key=key, run_id=self._run, created=time.time(), changes=changes)
+        row = RungRow(key=key, run_id=self._run, created=clock.time(), changes=changes)
         try:
             self._ask(self._store.records.learn_changes, row)
         except DatabaseUnreachable:
@@ -522,7 +522,7 @@ class Recorder:
 
     def record_event(self, kind: str, key: str, data: Mapping[str, Any]) -> None:
         """Record an event that has no row of its own."""
-        self._batch.event(EventRow(run_id=self._run, seq=self._seq, time=time.time(), kind=kind, key=key, data=data))
+        self._batch.event(EventRow(run_id=self._run, seq=self._seq, time=clock.time(), kind=kind, key=key, data=data))
         self._seq += 1
 
     def append_log(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
@@ -565,12 +565,12 @@ class Recorder:
             return
         batch, self._batch = self._batch, RowBatch()
         self._writer.write(batch)
-        if time.monotonic() >= self._check_at:
+        if clock.monotonic() >= self._check_at:
             self.check_store()
 
     def check_store(self) -> None:
         """Raise `StoreError` if the store was removed or unmounted: what is recorded now would be lost."""
-        self._check_at = time.monotonic() + _CHECK_EVERY
+        self._check_at = clock.monotonic() + _CHECK_EVERY
         self._store.records.database.check_place()
         self._store.blobs.check_place(self._place)
 
@@ -578,7 +578,7 @@ class Recorder:
 
     def next_beat(self, every: float) -> float:
         """Seconds until the next look at the run's row."""
-        return self._beat_at + every - time.monotonic()
+        return self._beat_at + every - clock.monotonic()
 
     def beat(self, active: Mapping[str, Any] | None = None) -> str:
         """Record that the driver lives and which elements run (`RunRow.active`); what a person asks of it: "", "cancel"
@@ -587,12 +587,12 @@ class Recorder:
         Raises `StoreError` where another driver holds the run: this one then appends no more lines to its logs either,
         which no token guards.
         """
-        self._beat_at = time.monotonic()
+        self._beat_at = clock.monotonic()
         self.check_store()
         if not self._writer.look():
             return ""
         try:
-            request = self._ask(self._store.records.heartbeat, self._run, self._token, time.time(), active)
+            request = self._ask(self._store.records.heartbeat, self._run, self._token, clock.time(), active)
         except DatabaseUnreachable:
             return ""
         if request is None:

@@ -7,7 +7,6 @@ for the next update. What a step depends on is recorded before the step starts.
 from __future__ import annotations
 
 import functools
-import time
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
@@ -30,6 +29,7 @@ from stoker.core.status import (
     StepStatus,
 )
 from stoker.core.words import bounded
+from stoker.engine import clock
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
@@ -65,8 +65,10 @@ class RunLoop:
         backends: Mapping[str, RunningBackend],
         observer: Observer,
         policy: Policy,
+        heartbeat: float = HEARTBEAT,
     ) -> None:
         self._run = run
+        self._heartbeat = heartbeat
         self._recorder = recorder
         self._inputs = inputs
         # What can run next is sent before a person sees what ended.
@@ -250,7 +252,7 @@ class RunLoop:
                 self._perform[type(preparation)](preparation)
         while self._events:
             event = self._events.popleft()
-            for action in self._machine.handle(event, time.time()):
+            for action in self._machine.handle(event, clock.time()):
                 self._perform[type(action)](action)
         self._recorder.flush()
         if self._submissions:
@@ -264,8 +266,8 @@ class RunLoop:
 
     def _wait(self) -> None:
         if not self._events:
-            now = time.time()
-            pause = min(HEARTBEAT, self._recorder.next_beat(HEARTBEAT))
+            now = clock.time()
+            pause = self._recorder.next_beat(self._heartbeat)
             wake = self._machine.next_wake()
             self._jobs.wait(pause if wake is None else min(pause, wake - now))
         for update in self._jobs.poll():
@@ -275,9 +277,9 @@ class RunLoop:
         for event in self._pace.updates():
             self.tell(event)
         wake = self._machine.next_wake()
-        if wake is not None and wake <= time.time():
+        if wake is not None and wake <= clock.time():
             self.tell(ev.Ticked())
-        if self._recorder.next_beat(HEARTBEAT) <= 0:
+        if self._recorder.next_beat(self._heartbeat) <= 0:
             self._beat()
 
     def _report_notice(self, backend: str, notice: PlatformNotice) -> None:
@@ -335,7 +337,7 @@ class RunLoop:
             self._end_attempt(key, attempt, status)
         elif status.state == "queued" and status.message:
             self._accounts.record_waiting(key, self._parent(key), attempt, status.message)
-            self._accounts.note_wait(self._executions[key], time.time())
+            self._accounts.note_wait(self._executions[key], clock.time())
             self._executions[key].facts["waits"] = True
         elif status.started is not None:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
@@ -384,7 +386,7 @@ class RunLoop:
             return
         started = status.started
         if started is None and status.lease is not None:
-            started = time.time()
+            started = clock.time()
         if started is None or update.hook or self._jobs.queues(self._step_of(key)[0].backend):
             return  # of a platform with a queue, events tell
         if self._parent(key):
@@ -618,7 +620,7 @@ class RunLoop:
             return
         self._executions[key] = StepExecution(step, {})
         earlier = self._recorder.first_start(key)
-        facts = {"started": time.time()} if earlier is None else {"started": earlier, "began": earlier}
+        facts = {"started": clock.time()} if earlier is None else {"started": earlier, "began": earlier}
         self._executions[key].facts = dict(facts)
         self._recorder.record_expansion(key, count)
         self._observer.changed(key, "expanded", {"count": count})
@@ -630,7 +632,7 @@ class RunLoop:
         execution = self._executions[key]
         step = execution.step
         parent = self._parent(key)
-        now = time.time()
+        now = clock.time()
         execution.facts = self._witness.begin(now)
         execution.ending = ""
         _, index, _ = self._step_of(key)
@@ -680,7 +682,7 @@ class RunLoop:
         facts: dict[str, Any] = {"attempt": action.attempt, "cause": action.cause}
         execution = self._executions.get(key)
         facts["message"] = "" if execution is None else bounded(execution.facts.get("message", ""))
-        facts["wait"] = max(0.0, action.at - time.time())
+        facts["wait"] = max(0.0, action.at - clock.time())
         accepted = self._escalation.accept(key, action.attempt, action.cause)
         if accepted is not None:
             change, request = accepted
@@ -697,7 +699,7 @@ class RunLoop:
         execution = self._executions.get(key)
         if execution is not None and "lost" in execution.facts:
             facts = execution.facts
-            facts.update(attempt=facts.pop("lost"), cause=cause, started=facts["submitted"], ended=time.time())
+            facts.update(attempt=facts.pop("lost"), cause=cause, started=facts["submitted"], ended=clock.time())
             self._record_attempt(key, execution)
 
     def _record_attempt(self, key: str, execution: StepExecution) -> None:
@@ -712,7 +714,7 @@ class RunLoop:
         facts = dict(execution.facts) if execution is not None else {}
         if step.mapped and index is None and "started" in facts:
             facts["started"] = facts.get("began", facts["started"])
-            facts["ended"] = time.time()
+            facts["ended"] = clock.time()
         if action.cause and facts.get("cause") != action.cause:
             facts["cause"] = action.cause
         count = self._inputs.count(key)

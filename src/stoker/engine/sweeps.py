@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import time
 from typing import Any, Callable, Final, Iterable, Mapping, Protocol
 
 import attrs
@@ -22,6 +21,7 @@ from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.core.sweep import PARAMS, SWEEP_EVENT, TRIALS, VALUE, Plain, SweepPlan
 from stoker.core.values import define, frozen
 from stoker.core.words import count_text
+from stoker.engine import clock
 from stoker.engine.inputs import StepBindings, Wire
 from stoker.engine.recorder import Recorder
 from stoker.store import artifacts
@@ -301,7 +301,7 @@ class Sweeps:
         """Give a trial its parameters; False where the budget has no room for it now."""
         state = self._states[key]
         if index >= len(state.asked):
-            if state.over or not state.has_room(time.time()):
+            if state.over or not state.has_room(clock.time()):
                 state.over = state.over or not state.trials
                 return False
             self._record(key, {"ask": index, "params": state.ask()})
@@ -323,7 +323,7 @@ class Sweeps:
         """Note that an attempt of a trial was submitted."""
         trial = self._states[key].trials.get(index)
         if trial is not None:
-            trial.attempt, trial.value, trial.began = attempt, None, time.time()
+            trial.attempt, trial.value, trial.began = attempt, None, clock.time()
 
     def note_attempt(self, key: str, index: int, facts: Mapping[str, Any]) -> None:
         """Note what an attempt that is over cost."""
