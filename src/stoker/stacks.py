@@ -360,9 +360,9 @@ def _read(path: Path, prefix: tuple[str, ...]) -> _File | None:
     return attrs.evolve(file, stack=named, pipeline=pipeline, stacks=tables)
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str, path: str = FILE) -> dict[str, Any]:
     """A document of TOML; a `SettingsError` for what is none."""
-    return _toml(text, Path(FILE))
+    return _toml(text, Path(path))
 
 
 def _toml(text: str, path: Path) -> dict[str, Any]:

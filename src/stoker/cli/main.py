@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "run a pipeline of a file, or the project's, as `python FILE` would",
     ),
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
+    "simulate": ("stoker.cli.simulate:command", "predict start, end, wait and cost of steps on a cluster of a file"),
     "build": ("stoker.cli.build:command", "build the images in which a pipeline's steps run"),
     "image": ("stoker.cli.build:image", "look into an image without pulling it: CUDA, Python, frameworks, size"),
     "runs": ("stoker.cli.runs:runs", "list runs, newest first"),

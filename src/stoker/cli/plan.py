@@ -57,7 +57,7 @@ def command(words: list[str]) -> int:
         echo(help_for(target, "plan", targets.PLAN_OPTIONS, SUMMARY))
         return 0
     as_json = bool(options.get("json"))
-    with _first_call(target, line) as (pipeline, arguments, request):
+    with first_call(target, line) as (pipeline, arguments, request):
         upgrade, offline = bool(options.get("upgrade")), bool(options.get("offline"))
         plan = driver.plan(pipeline, arguments, attrs.evolve(request, upgrade=upgrade, offline=offline))
         if not as_json:
@@ -107,12 +107,12 @@ def _of_step(requests: Sequence[Any], step: str | bool) -> Sequence[Any]:
 
 def plan_first_call(target: targets.ProgramFile, line: CommandLine) -> Plan:
     """The plan of the first call of a pipeline in a file, with the arguments of that call."""
-    with _first_call(target, line) as (pipeline, arguments, request):
+    with first_call(target, line) as (pipeline, arguments, request):
         return driver.plan(pipeline, arguments, request)
 
 
 @contextlib.contextmanager
-def _first_call(
+def first_call(
     target: targets.ProgramFile, line: CommandLine
 ) -> Iterator[tuple[Program, Mapping[str, Any], RunRequest]]:
     """The pipeline, its arguments and the run's request of the first call, while the file is `__main__`."""

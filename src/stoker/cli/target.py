@@ -77,7 +77,18 @@ BUILD_OPTIONS: Final = (
     RunOption(name="output", value="FOLDER", help="with --render: write that and the packed context there"),
     RunOption(name="json", help="only JSON on stdout"),
 )
-FILE_COMMANDS: Final = {"run": (*OPTIONS, *CI), "plan": PLAN_OPTIONS, "build": BUILD_OPTIONS}
+SIMULATE_OPTIONS: Final = (
+    *OPTIONS,
+    RunOption(name="cluster", value="FILE", help="the TOML file with the nodes, the queue and what is known of steps"),
+    RunOption(name="seeds", value="N", help="how many runs to simulate, 20 if not given"),
+    RunOption(name="json", help="all runs as JSON on stdout"),
+)
+FILE_COMMANDS: Final = {
+    "run": (*OPTIONS, *CI),
+    "plan": PLAN_OPTIONS,
+    "simulate": SIMULATE_OPTIONS,
+    "build": BUILD_OPTIONS,
+}
 """The commands that take FILE, whose own words click does not parse → their options besides those of every run."""
 
 
