@@ -102,7 +102,7 @@ def _spread(seconds: Sequence[float]) -> str:
     """p50, and p10 to p90 where they differ."""
     if not seconds:
         return ""
-    low, middle, high = (duration_text(round(one, 0 if one >= 60 else 2)) for one in quantiles(seconds))
+    low, middle, high = (duration_text(round(one, 0 if one >= 10 else 2)) for one in quantiles(seconds))
     return middle if low == high else f"{middle} ({low} to {high})"
 
 

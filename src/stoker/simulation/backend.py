@@ -73,7 +73,7 @@ class _Node:
     memory: int
     devices: int
     is_open: bool = True
-    jobs: set[_SimulatedJob] = attrs.field(factory=set)
+    jobs: set[SimulatedJob] = attrs.field(factory=set)
 
 
 @attrs.frozen(kw_only=True)
@@ -101,7 +101,9 @@ class Attempt:
 
 
 @attrs.define(eq=False)
-class _SimulatedJob:
+class SimulatedJob:
+    """A job that waits, runs or is over."""
+
     job: Job
     number: int
     """Its place in the queue."""
@@ -139,18 +141,18 @@ class SimulatedCluster:
         self.cluster = cluster
         self.events = events
         self.attempts: list[Attempt] = []
-        self.jobs: dict[str, _SimulatedJob] = {}
+        self.jobs: list[SimulatedJob] = []
         self._durations = durations
         self._seed = seed
         self._results = results
         self._order = itertools.count()
-        self._lines: dict[tuple[Any, ...], deque[_SimulatedJob]] = {}
-        self._running: set[_SimulatedJob] = set()
+        self._lines: dict[tuple[Any, ...], deque[SimulatedJob]] = {}
+        self._running: set[SimulatedJob] = set()
         self._done: dict[tuple[str, str], float] = {}
         """Seconds of work up to a step's last checkpoint."""
         self._requests: dict[int, tuple[StepPlan, dict[str, Any]]] = {}
         self._will_schedule = False
-        self.tell: Callable[[str, JobStatus], None] = lambda name, status: None
+        self.tell: Callable[[SimulatedJob, JobStatus], None] = lambda one, status: None
         self._groups = {
             group.name: [_Node(group, group.cpus, group.memory, group.devices) for _ in range(group.count)]
             for group in cluster.nodes
@@ -168,7 +170,8 @@ class SimulatedCluster:
             settings = step.settings
             need, gang = demand(settings), settings.resources.node_count
             fits = {}
-            for group in self.cluster.nodes:
+            # Who asks for no accelerator leaves those to others where it can.
+            for group in sorted(self.cluster.nodes, key=lambda group: group.devices > 0):
                 devices = group.devices_for(settings.resources)
                 if devices is None and settings.accelerator_policy == "prefer":
                     devices = 0
@@ -193,23 +196,20 @@ class SimulatedCluster:
 
     # Jobs
 
-    def submit(self, job: Job) -> None:
-        """Put a job in the queue, unless it is there."""
-        if job.name in self.jobs:
-            return
-        request = self.request(job.step)
-        one = _SimulatedJob(job=job, number=next(self._order), submitted=self.events.now, **request)
-        self.jobs[job.name] = one
+    def submit(self, job: Job) -> SimulatedJob:
+        """Put a job in the queue."""
+        one = SimulatedJob(job=job, number=next(self._order), submitted=self.events.now, **self.request(job.step))
+        self.jobs.append(one)
         if job.kind == "hook":
             self.events.at(self.events.now, lambda: self._end(one, JobStatus(state="succeeded")))
-            return
-        self._lines.setdefault(one.shape, deque()).append(one)
-        self._schedule_soon()
+        else:
+            self._lines.setdefault(one.shape, deque()).append(one)
+            self._schedule_soon()
+        return one
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, one: SimulatedJob) -> None:
         """End a job; one that is over stays as it is."""
-        one = self.jobs.get(name)
-        if one is not None and one.status is None and not one.asked_to_end:
+        if one.status is None and not one.asked_to_end:
             one.asked_to_end = True
             self.events.at(self.events.now, lambda: self._fail(one, CANCELLED, "it was asked to end"))
 
@@ -245,7 +245,7 @@ class SimulatedCluster:
                 reserved = self._first_place(one)
             blocked.add(shape)
 
-    def _places(self, one: _SimulatedJob) -> list[_Node] | None:
+    def _places(self, one: SimulatedJob) -> list[_Node] | None:
         for group, devices in one.fits.items():
             found = []
             for node in self._groups[group]:
@@ -260,7 +260,7 @@ class SimulatedCluster:
                         return found
         return None
 
-    def _first_place(self, one: _SimulatedJob) -> float:
+    def _first_place(self, one: SimulatedJob) -> float:
         """When a job will have a place, if the others end when they are expected to and no node is lost."""
         free = {id(node): [node.cpus, node.memory, node.devices] for node in self.nodes if node.is_open}
         for other in sorted(self._running, key=lambda other: (other.placed or 0.0) + other.expected):
@@ -283,7 +283,7 @@ class SimulatedCluster:
                     return max(self.events.now, (other.placed or 0.0) + other.expected)
         return math.inf
 
-    def _place(self, one: _SimulatedJob, nodes: list[_Node]) -> None:
+    def _place(self, one: SimulatedJob, nodes: list[_Node]) -> None:
         now = self.events.now
         one.nodes, one.placed = nodes, now
         self._running.add(one)
@@ -304,23 +304,23 @@ class SimulatedCluster:
         else:
             self.events.at(one.end, lambda: self._succeed(one))
 
-    def _begin(self, one: _SimulatedJob) -> None:
+    def _begin(self, one: SimulatedJob) -> None:
         if one.status is None:
             one.began = self.events.now
-            self.tell(one.job.name, JobStatus(state="running", started=one.began))
+            self.tell(one, JobStatus(state="running", started=one.began))
 
-    def _succeed(self, one: _SimulatedJob) -> None:
+    def _succeed(self, one: SimulatedJob) -> None:
         if one.status is None:
             result = StepResult(ok=True, outputs=self._results(one.job), start=one.began or 0.0, end=self.events.now)
             self._end(one, JobStatus(state="succeeded", result=result))
 
-    def _fail(self, one: _SimulatedJob, cause: str, message: str) -> None:
+    def _fail(self, one: SimulatedJob, cause: str, message: str) -> None:
         if one.status is None:
             error = StepError(message=message) if cause == USER_ERROR else None
             result = None if error is None else StepResult(ok=False, cause=cause, error=error)
             self._end(one, JobStatus(state="failed", cause=cause, message=message, result=result))
 
-    def _end(self, one: _SimulatedJob, status: JobStatus) -> None:
+    def _end(self, one: SimulatedJob, status: JobStatus) -> None:
         now = self.events.now
         one.status = attrs.evolve(status, started=one.began, ended=now)
         self._running.discard(one)
@@ -353,10 +353,10 @@ class SimulatedCluster:
                     share=share,
                 )
             )
-        self.tell(one.job.name, one.status)
+        self.tell(one, one.status)
         self._schedule_soon()
 
-    def _keep_checkpoint(self, one: _SimulatedJob) -> None:
+    def _keep_checkpoint(self, one: SimulatedJob) -> None:
         every = self.cluster.steps.get(one.job.step.name, StepFacts()).checkpoint
         if every is not None and one.began is not None:
             mine = (one.job.run, one.job.key)
@@ -401,10 +401,11 @@ class SimulatedBackend:
         self._cluster = cluster
         self._news: dict[str, JobStatus] = {}
         self._wakeup = Wakeup()
-        self._names: dict[str, str] = {}
-        """Of adopted jobs, the name under which they were submitted first → the one by which this driver knows them."""
-        self._earlier: EarlierJobs[_SimulatedJob] = EarlierJobs()
-        for one in cluster.jobs.values():
+        self._names: dict[SimulatedJob, str] = {}
+        """This driver's jobs, those that it adopted among them, and the names by which it knows them."""
+        self._jobs: dict[str, SimulatedJob] = {}
+        self._earlier: EarlierJobs[SimulatedJob] = EarlierJobs()
+        for one in cluster.jobs:
             self._earlier.note(one.job.run, about(one.job), one)
         cluster.tell = self._tell
         cluster.events.has_news = lambda: bool(self._news)
@@ -424,14 +425,14 @@ class SimulatedBackend:
 
     def submit(self, job: Job) -> str:
         """Submit a job, or adopt the one of an earlier driver at the same step that runs or went well."""
+        if job.name in self._jobs:
+            return job.name
         adopted, others = self._earlier.adopt(job, _is_worth)
         for other in others:
-            self._cluster.cancel(other.job.name)
-        if adopted is None:
-            self._cluster.submit(job)
-        else:
-            one = adopted.handle
-            self._names[one.job.name] = job.name
+            self._cluster.cancel(other)
+        one = self._cluster.submit(job) if adopted is None else adopted.handle
+        self._jobs[job.name], self._names[one] = one, job.name
+        if adopted is not None:
             event = WorkerEvent(kind="note", note=ADOPTED, data={"attempt": adopted.attempt})
             waits = JobStatus(state="queued" if one.began is None else "running", started=one.began)
             self._news[job.name] = attrs.evolve(one.status or waits, events=(event,))
@@ -440,6 +441,9 @@ class SimulatedBackend:
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new."""
         news, self._news = self._news, {}
+        for name, status in news.items():
+            if status.state in ("succeeded", "failed"):
+                self._jobs.pop(name, None)  # a later attempt may have the name
         return news
 
     def wakeups(self) -> Iterable[int]:
@@ -448,18 +452,20 @@ class SimulatedBackend:
 
     def cancel(self, id: str, *, grace: float) -> None:
         """End a job; steps of a simulation end at once."""
-        self._cluster.cancel(next((name for name, mine in self._names.items() if mine == id), id))
+        if id in self._jobs:
+            self._cluster.cancel(self._jobs[id])
 
     def close(self) -> None:
         """Let go of the descriptor; the cluster goes on."""
         self._wakeup.close()
 
-    def _tell(self, name: str, status: JobStatus) -> None:
-        name = self._names.get(name, name)
-        earlier = self._news.get(name)
-        self._news[name] = attrs.evolve(status, events=earlier.events) if earlier is not None else status
+    def _tell(self, one: SimulatedJob, status: JobStatus) -> None:
+        name = self._names.get(one)
+        if name is not None:
+            earlier = self._news.get(name)
+            self._news[name] = status if earlier is None else attrs.evolve(status, events=earlier.events)
 
 
-def _is_worth(one: _SimulatedJob) -> bool:
+def _is_worth(one: SimulatedJob) -> bool:
     """Whether a job runs or went well, so that a later driver adopts it."""
     return not one.asked_to_end and (one.status is None or one.status.state == "succeeded")
