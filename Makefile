@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help check cheap shape test test-times test-pythons test-extras test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site release lint format clean
+.PHONY: help check cheap shape test test-times test-pythons test-extras test-all servers faults storm-database fuzz demo bench storm storm-engine storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-names storm-containers bench-containers bench-slurm bench-peers bench-proof site release lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -39,7 +39,7 @@ shape: $(BIN)/python  ## how large the house is, beside what it is to shrink to
 	@$(BIN)/python -m tests.shape
 
 # Everything long, one after the other: each target stops the rest where it fails.
-LONG := faults storm storm-store storm-names storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz test-extras test-pythons
+LONG := faults storm storm-engine storm-store storm-names storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz test-extras test-pythons
 
 test-pythons: $(VENV)/.test servers  ## the wheel on each Python from 3.10 on that is found here, and says which is not
 	@$(BIN)/python -m tests.distributions pythons
@@ -76,6 +76,9 @@ bench: $(VENV)/.bench  ## measure what Stoker costs, a step and a start at a tim
 
 storm: $(VENV)/.test  ## kill runs by seeded schedules: make storm SEED=1 N=500 (goes on where it stopped)
 	@$(BIN)/python -m tests.reliability.storm --seed $(or $(SEED),1) --count $(or $(N),500) --jobs $(or $(JOBS),2)
+
+storm-engine: $(VENV)/.test  ## run the engine through N=100000 seeded storms in a time of its own, from SEED=0 on
+	@$(BIN)/python -m tests.reliability.seeds --first $(or $(SEED),0) --seeds $(or $(N),100000) --jobs $(CORES)
 
 storm-ray: $(VENV)/.test  ## kill drivers while their runs go on at a Ray cluster: SEED= DRIVERS=
 	@$(BIN)/python -m tests.ray.storm --seed $(or $(SEED),1) --drivers $(or $(DRIVERS),20)
