@@ -117,6 +117,8 @@ class Storm:
         """Digests of outputs that were committed, or are in the journal."""
         self.recorded: set[tuple[str, int]] = set()
         """Step and number of attempts of which the same is true."""
+        self.journaled: set[tuple[str, int]] = set()
+        """Those that only the journal has."""
         self.writing = RowBatch()
         self.cancels = 0
 
@@ -249,7 +251,7 @@ class Storm:
 
     def _drive(self) -> str:
         """One driver, until it is over in any way; the run's status where it ended by itself."""
-        self.turns, self.dead = 0, False
+        self.turns, self.dead, self.writing, self.journaled = 0, False, RowBatch(), set()
         store = open_store("", "", self.home)
         self.records, self.blobs = store.records, store.blobs
         row = None if not self.token else store.records.run("run")
@@ -298,6 +300,8 @@ class Storm:
         except Killed:
             self.trace("the driver is dead")
         except StokerError as error:
+            if recording.is_overtaken:
+                self.recorded -= self.journaled  # its journal is not for the run of another driver
             self.trace(f"the driver gives up: {type(error).__name__}: {error.message}")
         except Stuck as error:
             raise Wrong(f"everybody waits for ever: {error}") from None
@@ -484,6 +488,8 @@ class _Writer(RunWriter):
         self._storm.writing = batch
         super().write(batch)
         self._storm.committed(batch)
+        if self.is_away:
+            self._storm.journaled.update((row[1], row[2]) for row in batch.attempts)
 
 
 class _Backend(SimulatedBackend):
