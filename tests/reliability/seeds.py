@@ -264,7 +264,7 @@ class Storm:
                 recording.patiently(lambda: store.records.create_run(
                     RunRow(id="run", pipeline="p", created=1.0, started=1.0, token=token)))  # fmt: skip
             else:
-                recording.patiently(lambda: restore(store, "run", self.token))
+                restore(store, "run", self.token)  # without patience, as `stoker resume` does
                 if store.records.run("run").status == "succeeded":
                     self.trace("the run had succeeded already")
                     return "succeeded"
