@@ -300,7 +300,7 @@ class RunLoop:
 
     def _keep_limits(self, limits: Limits) -> None:
         """Stop the run before it would pass its deadline or its budget."""
-        self.stopped_for = limits.problem(time.time())
+        self.stopped_for = limits.problem(clock.time())
         if self.stopped_for:
             self._recorder.record_event("limit", "", {"message": self.stopped_for})
             self._observer.message(f"the run is stopped: {self.stopped_for}")
@@ -345,7 +345,7 @@ class RunLoop:
 
     def _note_cost(self, limits: Limits, update: JobChange) -> None:
         """Note whether an attempt runs, which counts against the run's budget."""
-        status, now = update.status, time.time()
+        status, now = update.status, clock.time()
         if status.lost or status.state == "queued":
             limits.end(update.key, now)
         else:
