@@ -31,7 +31,7 @@ from typing import Any
 IMPORTED = (
     "sqlite3",
     "stoker.backends.local.backend",
-    "stoker.cli.gpu",
+    "stoker.cli.report",
     "stoker.cli.logs",
     "stoker.cli.main",
     "stoker.cli.plan",

@@ -13,8 +13,8 @@ import attrs
 import yaml
 
 from stoker import pipeline, step
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.lock import Resolution
+from stoker.core.docker import ImageFacts
+from stoker.core.packages import Resolution
 from stoker.core.plan import StepPlan
 
 FOLDER: Final = Path(__file__).parent / "cases"

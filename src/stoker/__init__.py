@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stoker' has no attribute '{name}'")
     import importlib
 
-    from stoker.core.collector import seldom_collected
+    from stoker.core.values import seldom_collected
     from stoker.pipelines.scripts import watch_script
 
     watch_script()  # a mistake in a decorator ends a script as one in a pipeline does

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from stoker.core.data import DataCache
     from stoker.core.docker import DockerSettings
     from stoker.core.ladder import Alternative, Halve, Scale
-    from stoker.core.launch import Launch
     from stoker.core.packages import PackageSettings
     from stoker.core.resources import Monitor, ResourceSettings
     from stoker.core.secret import Secret
-    from stoker.core.settings import Retry
+    from stoker.core.settings import Launch, Retry
     from stoker.launchers.accelerate import Accelerate
-    from stoker.launchers.command import Command
     from stoker.launchers.deepspeed import DeepSpeed
     from stoker.launchers.jax import Jax
     from stoker.launchers.mpi import MPI
+    from stoker.launchers.registry import Command
     from stoker.launchers.torchrun import Torchrun
     from stoker.stacks import Component, Stack, load, stacks
 
@@ -72,7 +71,7 @@ _HOMES = {
     "Accelerate": "stoker.launchers.accelerate",
     "Alternative": "stoker.core.ladder",
     "BatchSettings": "stoker.backends.aws_batch.settings",
-    "Command": "stoker.launchers.command",
+    "Command": "stoker.launchers.registry",
     "Component": "stoker.stacks",
     "ContainerSettings": "stoker.backends.docker.settings",
     "DataCache": "stoker.core.data",
@@ -83,7 +82,7 @@ _HOMES = {
     "KubeflowSettings": "stoker.backends.kubeflow.settings",
     "KubernetesPodSettings": "stoker.backends.kubernetes.settings",
     "KubernetesSettings": "stoker.backends.kubernetes.settings",
-    "Launch": "stoker.core.launch",
+    "Launch": "stoker.core.settings",
     "LocalSettings": "stoker.backends.local.settings",
     "MPI": "stoker.launchers.mpi",
     "Monitor": "stoker.core.resources",

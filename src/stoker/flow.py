@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from stoker.core.cards import Artifact, Frame, Image, Markdown, ProgressBar, Table
-    from stoker.core.flow import CaughtFailure
+    from stoker.core.graph import CaughtFailure
     from stoker.core.secret import Secret
     from stoker.flows.checkpoint import Checkpoint
     from stoker.flows.client import (
@@ -193,7 +193,7 @@ __all__ = [
 _HOMES = {
     "__version__": "stoker.flows.standins",
     "Artifact": "stoker.core.cards",
-    "CaughtFailure": "stoker.core.flow",
+    "CaughtFailure": "stoker.core.graph",
     "Checkpoint": "stoker.flows.checkpoint",
     "Config": "stoker.flows.parameters",
     "ConfigValue": "stoker.flows.parameters",

@@ -344,7 +344,7 @@ GROUPS: tuple[Group, ...] = (
             "words = ['plan', 't.py', '--set', 'steps.a.launch=mine']\n"
             "sys.exit(subprocess.run([sys.executable, '-c', code, *words]).returncode)\n",
             "t.py": STEP.replace("@@", ""),
-            "good.py": "from stoker.launchers.command import LAUNCHER\n",
+            "good.py": "from stoker.launchers.registry import COMMAND\n",
             "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
             "mine-1.0.dist-info/entry_points.txt": "[stoker.launchers]\nmine = @@\n",
         },

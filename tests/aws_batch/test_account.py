@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from tests.aws_batch.test_check import IMAGE, plan_of
 from tests.servers.s3 import S3, running
 
-from stoker.backends.aws import settings as awssettings
+from stoker.backends.aws import api as awssettings
 from stoker.backends.aws.outside import STORE, policy, trust_policy
 from stoker.backends.aws_batch import outside, registration
 from stoker.backends.aws_batch.client import prove, read_account

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.cli.show import run_lines
 from stoker.client import Client
-from stoker.client.document import run_document
+from stoker.client.runs import run_document
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.store import artifacts
 from stoker.store.batch import RowBatch

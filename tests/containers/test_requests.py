@@ -14,7 +14,7 @@ from docker.errors import DockerException
 
 from stoker.backends.base import messages
 from stoker.backends.base.channel import Reader
-from stoker.backends.base.secrets import contents, credentials
+from stoker.backends.base.messages import contents, credentials
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.backend import DockerBackend, device_files
 from stoker.backends.docker.check import check

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stoker.config import Torchrun
-from stoker.core.launch import plain
+from stoker.core.settings import plain
 from stoker.launchers.options import parse_launch, resolve_launch
 from stoker.store.blobs import Blobs
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
-from stoker.core.launch import plain
-from stoker.core.settings import StepSettings, fields_given
+from stoker.core.settings import StepSettings, fields_given, plain
 from stoker.launchers.arguments import Argument, argument_value, argument_words
 from stoker.launchers.options import parse_launch, resolve_launch, weaker_launch
 from stoker.settings.options import layer_from, layer_of, step_settings

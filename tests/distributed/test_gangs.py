@@ -18,10 +18,9 @@ from stoker.backends.base import messages
 from stoker.backends.base.messages import gang_task
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, StepPlan
 from stoker.core.protocol import FunctionSource, GangTask, StepResult, StepTask, Topology, WorkerJob
-from stoker.core.settings import StepSettings
+from stoker.core.settings import DEFAULTS, StepSettings
 from stoker.store import notes
 from stoker.worker import agent, cluster, reach
 from stoker.worker.cluster import (

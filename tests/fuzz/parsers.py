@@ -44,7 +44,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
 from stoker.devices.probe import parse_simulation
 from stoker.flows.parameters import Config, JSONType, Parameter
-from stoker.images import dockerfile, reference, requirements
+from stoker.images import dockerfile, registries, requirements
 from stoker.pipelines import params
 from stoker.plan import plandoc
 from stoker.plan.layers import assignments, run_file
@@ -301,7 +301,7 @@ def _parse_dockerfile(text: str) -> None:
 def _parse_image(text: str) -> None:
     imagenames.parse(text)
     imagenames.facts_of_name(text)
-    reference.parse(text)
+    registries.parse(text)
 
 
 def _parse_variable(pair: tuple[str, str]) -> None:

@@ -127,7 +127,7 @@ UNUSED = (
     "tempfile",
 )
 """What a run on this machine without accelerators has no use for, and once loaded."""
-PROOF = "stoker.core.proof", "stoker.plan.preflight", "stoker.plan.proving", "stoker.plan.components"
+PROOF = "stoker.core.receipt", "stoker.plan.preflight", "stoker.plan.proving", "stoker.plan.components"
 
 
 def test_a_run_without_accelerators_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:

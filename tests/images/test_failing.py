@@ -6,7 +6,7 @@ import pytest
 
 from stoker.images.credentials import login, needed
 from stoker.images.dockerfile import base_images, pin_images
-from stoker.images.reference import parse
+from stoker.images.registries import parse
 from stoker.images.transcript import Transcript, advice
 
 DOCKER = """\

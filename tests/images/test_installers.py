@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from stoker.images import installers
+from stoker.images import environments
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from stoker.images import installers
 )
 def test_a_pip_that_installs_into_another_python(version: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    assert installers._has_pip() is expected
+    assert environments._has_pip() is expected

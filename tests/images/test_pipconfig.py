@@ -9,9 +9,9 @@ import pytest
 from tests.images.test_resolving import HERE, needs_uv
 from tests.servers.packageindex import running_index
 
-from stoker.core.lock import Lock, Unresolved
+from stoker.core.packages import Lock, Unresolved
 from stoker.images.dockerfile import RequirementList
-from stoker.images.installers import uv_words
+from stoker.images.environments import uv_words
 from stoker.images.resolving import LockRequest, resolve, resolver_for
 
 

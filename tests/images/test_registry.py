@@ -17,7 +17,7 @@ from tests.servers.postgres import free_port
 
 from stoker.core.errors import BackendError, SettingsError
 from stoker.images.credentials import credentials
-from stoker.images.reference import parse
+from stoker.images.registries import parse
 from stoker.images.registry import PUSH_REFUSED, check_push, digest_of, image_facts, inspect
 from stoker.images.transport import RegistryRefused, RegistryUnreachable
 

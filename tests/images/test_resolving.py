@@ -13,7 +13,7 @@ import pytest
 from tests.servers.authority import certificate
 from tests.servers.packageindex import PackageIndex, running_index
 
-from stoker.core.lock import Lock, Unresolved
+from stoker.core.packages import Lock, Unresolved
 from stoker.images.dockerfile import RequirementList
 from stoker.images.resolving import LockRequest, Resolver, resolve, resolver_for
 

@@ -25,8 +25,7 @@ from stoker.core.errors import BackendError, SettingsError
 from stoker.core.secret import Secret
 from stoker.images import transport
 from stoker.images.credentials import Credentials, account_text, credentials, logged_in
-from stoker.images.reference import ImageReference, parse
-from stoker.images.registries import REGISTRIES, ContainerRegistry, registry_flavor
+from stoker.images.registries import REGISTRIES, ContainerRegistry, ImageReference, parse, registry_flavor
 from stoker.images.registry import check_name, check_pull, check_push, digest_of, inspect
 from stoker.worker import secrets
 

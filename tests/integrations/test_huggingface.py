@@ -10,7 +10,7 @@ import pytest
 from stoker import pipeline, step
 from stoker.config import Accelerate, Torchrun
 from stoker.core.errors import SettingsError, UsageError
-from stoker.core.launch import plain
+from stoker.core.settings import plain
 from stoker.integrations.huggingface import run_with_accelerate
 
 

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from stoker.core.errors import SettingsError
-from stoker.core.launch import Launch
-from stoker.core.launch import plain as plainly
+from stoker.core.settings import Launch
+from stoker.core.settings import plain as plainly
 from stoker.launchers import accelerate, base, torchrun
 from stoker.launchers.accelerate import ARGUMENTS
 from stoker.launchers.arguments import Argument, argument_value, argument_words, arguments_of, installed_arguments

@@ -8,8 +8,8 @@ import pytest
 
 from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
 from stoker.core.findings import Finding
-from stoker.core.launch import plain
 from stoker.core.resources import ResourceSettings
+from stoker.core.settings import plain
 from stoker.launchers.options import check, resolve_launch
 from stoker.vendors.nvidia.chips import capability
 

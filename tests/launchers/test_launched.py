@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
-from stoker.core.launch import plain
+from stoker.core.settings import plain
 from stoker.launchers import jax
 from stoker.launchers.accelerate import CONFIG
 from stoker.launchers.base import Node, NodeCommand, Target, target_of

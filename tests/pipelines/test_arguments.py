@@ -12,7 +12,7 @@ import pytest
 
 from stoker.core.errors import ParameterError
 from stoker.core.request import REQUEST, NotTheDriver, RunRequest
-from stoker.pipelines.arguments import parse
+from stoker.pipelines.scripts import parse
 from stoker.run import commandline
 from stoker.run.commandline import COMMAND_LINE, RUN_OPTIONS, CommandLine, request, split
 from stoker.run.start import pipeline

@@ -10,9 +10,8 @@ from packaging.specifiers import SpecifierSet
 from tests.plan.test_preflight import CLIENT, a_plan, a_step, no_registry
 from tests.plan.test_proving import SLIM, proof_of
 
-from stoker.core.docker import DockerSettings
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.proof import Proof
+from stoker.core.docker import DockerSettings, ImageFacts
+from stoker.core.receipt import Proof
 from stoker.core.resources import ResourceSettings
 from stoker.devices.probe import parse_simulation
 from stoker.plan import preflight

@@ -12,12 +12,11 @@ import pytest
 from tests.plan.test_preflight import NEW, a_plan, a_step, read
 from tests.servers.packageindex import PackageIndex, running_index
 
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merge_facts
-from stoker.core.lock import Lock, Resolution
+from stoker.core.packages import Lock, Resolution
 from stoker.core.questions import Questions
 from stoker.core.resources import ResourceSettings
 from stoker.devices.probe import parse_simulation

@@ -11,8 +11,8 @@ from stoker.core.errors import StoreError
 from stoker.core.findings import Finding
 from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
-from stoker.core.proof import Fact, Proof
 from stoker.core.protocol import FunctionSource
+from stoker.core.receipt import Fact, Proof
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
 from stoker.plan import plandoc

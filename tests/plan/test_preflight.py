@@ -9,14 +9,12 @@ import attrs
 import pytest
 
 from stoker.core.devices import Device, Inventory
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.launch import DEFAULTS, Launch
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.resources import ResourceSettings
-from stoker.core.settings import StepSettings
+from stoker.core.settings import DEFAULTS, Launch, StepSettings
 from stoker.devices.probe import parse_simulation
 from stoker.plan.preflight import findings
 from stoker.plan.rules import ClientPython

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.core import imagenames
-from stoker.core.imagefacts import ImageFacts
+from stoker.core.docker import ImageFacts
 from stoker.core.imagenames import facts_of_name, is_plain, merge_facts, parse
 
 NAMES: dict[str, dict[str, Any]] = {

@@ -7,10 +7,9 @@ import pytest
 from tests.plan.test_preflight import CLIENT, NEW, OLD, PYTORCH, a_plan, a_step, no_registry
 
 from stoker.core.devices import Inventory
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.proof import Fact, Proof, UnknownFact, proof_text
+from stoker.core.receipt import Fact, Proof, UnknownFact, proof_text
 from stoker.core.resources import ResourceSettings
 from stoker.devices.probe import parse_simulation
 from stoker.plan import preflight

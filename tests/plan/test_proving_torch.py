@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.plan.test_proving import SLIM, proof_of, verdict
 
-from stoker.core.imagefacts import ImageFacts
+from stoker.core.docker import ImageFacts
 from stoker.core.resources import ResourceSettings
 from stoker.plan.components import torch, torchparts
 from stoker.vendors.amd import GFX

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.core.plan import LogLine
-from stoker.report.complaints import Block, classify, complains, lines_to_show
+from stoker.report.progress import Block, classify, complains, lines_to_show
 
 
 def said(*texts: str, rank: int | None = 3, stream: str = "stderr") -> list[LogLine]:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import attrs
 
-from stoker.client.usage import Usage
+from stoker.client.metrics import Usage
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.report.figures import idle_stretches, receipt_charts, receipt_part
 from stoker.report.svg import Band

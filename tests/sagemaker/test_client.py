@@ -17,7 +17,8 @@ from tests.waiting import until
 from stoker.backends.aws.api import AwsError
 from stoker.backends.aws.outside import trust_policy
 from stoker.backends.base.platforms import JobReport
-from stoker.backends.sagemaker import backend, outside
+from stoker.backends.sagemaker import backend
+from stoker.backends.sagemaker import client as account
 from stoker.backends.sagemaker.backend import SagemakerPlatform, waits_for
 from stoker.backends.sagemaker.client import SagemakerClient
 from stoker.backends.sagemaker.settings import SagemakerSettings
@@ -185,20 +186,20 @@ def test_without_the_right_to_read_logs_lines_come_from_the_copy(
 
 
 def test_doctor(client: SagemakerClient, sagemaker_account: SagemakerAccount) -> None:
-    trust = json.dumps(trust_policy(outside.TRUSTED))
+    trust = json.dumps(trust_policy(account.TRUSTED))
     name = f"r-{uuid.uuid4().hex[:8]}"
     role = client.call("iam", "create_role", RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
     store = sagemaker_account.bucket(f"d-{uuid.uuid4().hex[:12]}")
-    lines = {each.name: each for each in outside.checks(client, SagemakerSettings(role=role), store)}
+    lines = {each.name: each for each in account.checks(client, SagemakerSettings(role=role), store)}
     assert {name for name, each in lines.items() if each.problem} == set(), lines
     assert set(lines) == {"account", "training jobs", "role", "store"}
     bad = {
-        each.name: each.problem for each in outside.checks(client, SagemakerSettings(role=ROLE), "s3://not-there/store")
+        each.name: each.problem for each in account.checks(client, SagemakerSettings(role=ROLE), "s3://not-there/store")
     }
     assert "training" in bad["role"] and "not-there" in bad["store"]
-    assert any(each.problem for each in outside.checks(client, SagemakerSettings(), store) if each.name == "role")
-    assert outside.preparation(client, SagemakerSettings(role=role), store) is None
-    without = outside.preparation(client, SagemakerSettings(), store)
+    assert any(each.problem for each in account.checks(client, SagemakerSettings(), store) if each.name == "role")
+    assert account.preparation(client, SagemakerSettings(role=role), store) is None
+    without = account.preparation(client, SagemakerSettings(), store)
     assert without is not None and "a role of training jobs" in without.what and "sts:AssumeRole" in without.text
 
 
@@ -213,7 +214,7 @@ class Denied:
 
 
 def test_least_rights_are_printed() -> None:
-    prepared = outside.preparation(Denied(), SagemakerSettings(role=ROLE, region="eu-west-1"), "s3://bucket/store")
+    prepared = account.preparation(Denied(), SagemakerSettings(role=ROLE, region="eu-west-1"), "s3://bucket/store")
     assert prepared is not None and prepared.apply is None
     for words in (
         "arn:aws:sagemaker:eu-west-1:123456789012:training-job/*",
@@ -223,7 +224,7 @@ def test_least_rights_are_printed() -> None:
         "sagemaker:AddTags",
     ):
         assert words in prepared.text
-    lines = {each.name: each for each in outside.checks(Denied(), SagemakerSettings(role=ROLE), "s3://bucket")}
+    lines = {each.name: each for each in account.checks(Denied(), SagemakerSettings(role=ROLE), "s3://bucket")}
     assert "sagemaker:ListTrainingJobs" in lines["training jobs"].fix
 
 
@@ -232,7 +233,7 @@ def test_an_account_that_does_not_answer_is_said() -> None:
         def call(self, service: str, operation: str, **arguments: Any) -> Any:
             raise BackendError("no credentials", fix="log in")
 
-    (line,) = outside.checks(Away(), SagemakerSettings(), "s3://bucket")
+    (line,) = account.checks(Away(), SagemakerSettings(), "s3://bucket")
     assert line.problem == "no credentials" and line.fix == "log in"
 
 
@@ -242,5 +243,5 @@ def test_recorded_jobs_are_ended(client: SagemakerClient, sagemaker_account: Sag
     name = f"stoker-{uuid.uuid4().hex[:8]}"
     client.create(request(name, bucket))
     options = {"region": "us-east-1", "endpoint_url": sagemaker_account.address}
-    ended = outside.end_recorded(options, [{"job": "x", "name": name}, {"job": "y", "name": "stoker-gone"}])
+    ended = account.end_recorded(options, [{"job": "x", "name": name}, {"job": "y", "name": "stoker-gone"}])
     assert ended == [f"the training job {name}"]

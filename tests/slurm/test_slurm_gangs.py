@@ -14,8 +14,7 @@ from tests.slurm.bench import Bench
 from tests.waiting import until
 
 from stoker.backends.slurm.task import LATE
-from stoker.core.launch import DEFAULTS
-from stoker.core.settings import ResourceSettings
+from stoker.core.settings import DEFAULTS, ResourceSettings
 
 TRAIN = """
 import json

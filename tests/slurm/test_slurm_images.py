@@ -195,7 +195,7 @@ def test_a_registry_that_stoker_toml_may_not_name(project: Any) -> None:
 
 @pytest.mark.parametrize("host", ["", 'host = "ssh://login.example"'])
 def test_whose_rights_are_asked(host: str) -> None:
-    from stoker.backends.slurm.pulling import puller_of
+    from stoker.backends.slurm.environment import puller_of
 
     options = {"container": "apptainer", **({"host": "ssh://login.example"} if host else {})}
     puller = puller_of(options)

@@ -15,7 +15,7 @@ import attrs
 import pytest
 from tests.store.zoo import made
 
-from stoker.core.preview import MEDIA, Preview, picture_type
+from stoker.core.artifact import MEDIA, Preview, picture_type
 from stoker.report.stepparts import preview_part
 from stoker.store import artifacts, previewing, previews
 from stoker.store.blobs import Blobs

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stoker.config import Torchrun
-from stoker.core import launch
+from stoker.core import settings
 from stoker.launchers.options import parse_launch, resolve_launch
 from stoker.store.blobs import Blobs
 from stoker.store.checkpoints import Checkpoints, step_place
@@ -133,7 +133,7 @@ class Node:
             inputs = {"store": {"value": artifacts.save(self.saved, Blobs(self.store)).wire()}}
         job = {"job": f"r/step/{attempt}", "step": 0, "inputs": inputs, "timed": True}
         if function == "ranks":
-            job["launch"] = launch.plain(resolve_launch(parse_launch(Torchrun(processes_per_node=2))))
+            job["launch"] = settings.plain(resolve_launch(parse_launch(Torchrun(processes_per_node=2))))
         document = {"version": 1, "job": job, "step": step, "blobs": self.store, "package": "", "root": ""}
         document |= {"folder": str(self.folder), "path": [], "checkpoints": str(self.checkpoints), "keep": 2}
         (place / "job.json").write_text(json.dumps({**document, "grace": 5.0, **more}))

@@ -12,6 +12,7 @@ import yaml
 from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
 from stoker.worker.failure import Ending, exceptions_in, explain_failure
+from stoker.worker.kernel import XIDS, of_xid, reported, xid_in
 from stoker.worker.signatures import (
     Signature,
     find_signature,
@@ -19,7 +20,6 @@ from stoker.worker.signatures import (
     general_words,
     own_rows,
 )
-from stoker.worker.xids import XIDS, of_xid, reported, xid_in
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
 ROWS = own_rows()

@@ -15,7 +15,7 @@ from stoker.core.metrics import MetricBook
 from stoker.core.settings import TRACKED
 from stoker.settings.options import OPTIONS
 from stoker.worker.context import enter
-from stoker.worker.metricfiles import MetricFiles
+from stoker.worker.metrics import MetricFiles
 from stoker.worker.tracking import LIBRARIES, Tracked, tracking
 
 TRAIN = """

@@ -24,9 +24,8 @@ from stoker.cli.output import json_option, paint, print_json, table
 from stoker.cli.plan import plan_first_call
 from stoker.cli.rerun import Unparsed, command_line, help_for
 from stoker.core.codec import to_json
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.errors import UsageError
-from stoker.core.imagefacts import ImageFacts
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.questions import Questions, offline_reason
 from stoker.core.settings import PipelineSettings

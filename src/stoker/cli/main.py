@@ -49,7 +49,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "dump": ("stoker.cli.beside:dump", "print where a running step stands: the stacks of all its ranks"),
     "forward": ("stoker.cli.beside:forward", "reach a port at which a running step listens"),
     "why": ("stoker.cli.show:why_command", "say why a step ran or was cached: what of its key changed, with a diff"),
-    "gpu": ("stoker.cli.gpu:command", "show what steps did with their accelerators, with charts"),
+    "gpu": ("stoker.cli.report:command", "show what steps did with their accelerators, with charts"),
     "metrics": ("stoker.cli.metrics:command", "show what steps logged of themselves, or compare two runs"),
     "card": ("stoker.cli.report:card", "make a page of a step: how it went, its accelerators, what it wrote"),
     "report": ("stoker.cli.report:report", "make a page of a run: graph, times, failures, metrics, results, logs"),

@@ -21,9 +21,9 @@ from stoker.cli.rerun import Unparsed, command_line, help_for
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT, StokerError, UsageError, nearest
-from stoker.core.lock import Lock
+from stoker.core.packages import Lock
 from stoker.core.plan import Plan, StepPlan, lookup_text, reporter_of, uses_cache, without_secrets
-from stoker.core.proof import proof_text
+from stoker.core.receipt import proof_text
 from stoker.core.request import RunRequest
 from stoker.core.resources import describe
 from stoker.core.secret import MASK, looks_secret

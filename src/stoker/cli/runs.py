@@ -12,10 +12,9 @@ import click
 
 from stoker.cli.output import json_option, print_json, run_argument, stack_option, table
 from stoker.client import Client, Output, Run
-from stoker.client.liveness import SHOWN_STATUSES
-from stoker.core.artifact import StoredArtifact
+from stoker.client.leftjobs import SHOWN_STATUSES
+from stoker.core.artifact import Preview, StoredArtifact
 from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_SUCCEEDED, DamagedArtifact
-from stoker.core.preview import Preview
 from stoker.core.registry import ARTIFACT, MODEL
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report.streams import echo, say

@@ -13,9 +13,9 @@ import click
 from stoker.cli.metrics import metric_row, with_curves
 from stoker.cli.output import folded, json_option, paint, print_json, run_argument, stack_option, status_text, table
 from stoker.client import Client, Run, Step
-from stoker.client.document import Placements, element_counts, run_document, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.placements import Placement
+from stoker.client.runs import Placements, element_counts, run_document, running_keys, step_status, wait_reasons
 from stoker.client.why import KeyChange, StepReason, why
 from stoker.core.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from stoker.core.ladder import Change

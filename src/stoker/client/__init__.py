@@ -9,11 +9,11 @@ the store and its address, nothing of how runs are executed.
 
 from stoker.client.attempts import Attempt, Failure
 from stoker.client.client import Client
+from stoker.client.metrics import Usage
 from stoker.client.names import ArtifactVersion, ModelVersion
 from stoker.client.outputs import Output, Outputs
 from stoker.client.runs import Event, Run
 from stoker.client.steps import Step, Steps
-from stoker.client.usage import Usage
 
 __all__ = [
     "ArtifactVersion",

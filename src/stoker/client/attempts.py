@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.client.metrics import Metrics, metrics_of
+from stoker.client.metrics import Metrics, metrics_of, usage_of
 from stoker.client.placements import Placement, placements_of
-from stoker.client.usage import usage_of
 from stoker.core.codec import to_json
 from stoker.core.ladder import Change
 from stoker.core.status import RETRYABLE

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping, overload
 
 from stoker import stacks
-from stoker.client.liveness import SHOWN_STATUSES
+from stoker.client.leftjobs import SHOWN_STATUSES
 from stoker.client.names import ArtifactVersion, ModelVersion
 from stoker.client.outputs import Output
 from stoker.client.runs import Run

@@ -6,10 +6,10 @@ import base64
 from html import escape
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.client.usage import usage_of_document
+from stoker.client.metrics import usage_of_document
 from stoker.core import receipt as words
+from stoker.core.artifact import Preview
 from stoker.core.codec import from_json
-from stoker.core.preview import Preview
 from stoker.core.receipt import Receipt
 from stoker.core.words import attempts_text, count_text, memory_text, time_text
 

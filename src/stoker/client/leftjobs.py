@@ -1,25 +1,46 @@
-"""Jobs behind runs without a driver: those that such runs left on platforms, and the one that is to start a driver."""
+"""Whether the driver of a run is alive, and the jobs behind runs without one: those that such runs left on platforms,
+and the one that is to start a driver."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import socket
+import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Collection, Final, Iterator, Literal, Mapping
+from typing import Any, Callable, Collection, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker import stacks
 from stoker.backends.base.backend import LeftJob
 from stoker.backends.registry import BACKENDS
-from stoker.client.liveness import awaited_place, restarting_place
 from stoker.core.errors import Away, StokerError
+from stoker.plan import plandoc
 from stoker.settings.options import is_backend
 from stoker.store.access import create_file, make_folders
-from stoker.store.rows import DRIVER_PLACE, RunRow
+from stoker.store.batch import RowBatch
+from stoker.store.rows import DRIVER_JOB, DRIVER_OUTPUT, DRIVER_PLACE, EventRow, RunRow
 from stoker.store.store import Store
 
 _PARTS: Final = "usual-parts"
 """The home's folder of backends that runs had and no file names: a document for each backend with its settings."""
+ShownStatus = Literal["running", "succeeded", "failed", "cancelled", "interrupted"]
+"""`interrupted`: the row says "running", and the driver is dead. `stoker resume` continues the run."""
+
+SHOWN_STATUSES: Final[tuple[ShownStatus, ...]] = ("running", "succeeded", "failed", "cancelled", "interrupted")
+SILENCE: Final = 60.0
+"""Seconds without a heartbeat after which a driver counts as dead. Drivers write one every second; a minute allows for
+machines that swap and clocks that differ."""
+_RECENT: Final = 5.0
+"""Seconds within which a heartbeat outweighs a different start time: the kernel counts start times from its boot, and
+that moment moves when the clock is set, as after a virtual machine was paused."""
+_SAME_START: Final = 2.0
+"""Seconds by which two readings of one process's start may differ; a pid is not reused that fast."""
+PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between two tries to reach a platform, longer each time."""
+
+Identity = Mapping[str, Any]
 
 
 def left_jobs(home: str, runs: Collection[str]) -> list[LeftJob]:
@@ -124,3 +145,105 @@ def note_lost_driver(store: Store, row: RunRow) -> bool:
     # Nothing happens where the driver has begun meanwhile.
     store.records.set_run(row.id, row.token, driver=driver, heartbeat=0.0, error=text)
     return True
+
+
+def shown_status(row: RunRow) -> ShownStatus:
+    """The run's status: "interrupted" if its row says "running" and its driver is dead."""
+    if row.status != "running":
+        return row.status
+    return "running" if _is_alive(row.driver, time.time() - (row.heartbeat or 0.0)) else "interrupted"
+
+
+def awaited_place(row: RunRow) -> str:
+    """What will start the run's driver, such as "Slurm job 123"; empty once a driver has begun."""
+    platform, output = str(row.driver.get(DRIVER_PLACE, "")), row.driver.get(DRIVER_OUTPUT)
+    return f"{platform}, which writes to {output}" if platform and output else platform
+
+
+def restarting_place(row: RunRow) -> str:
+    """What starts the run's driver again when that is killed, such as "Slurm job 123"; empty where nothing does."""
+    job = row.driver.get(DRIVER_JOB)
+    return str(job.get(DRIVER_PLACE, "")) if isinstance(job, dict) else ""
+
+
+def _is_alive(driver: Mapping[str, Any], silent: float) -> bool:
+    pid = driver.get("pid")
+    if pid is None and driver.get(DRIVER_PLACE):
+        return True  # it waits in a platform's queue, for any time
+    if type(pid) is not int or not 0 < pid < 2**31 or driver.get("host") != socket.gethostname():
+        return silent <= SILENCE
+    try:
+        import psutil
+    except ImportError:  # a driver in a pod goes without it
+        return silent <= SILENCE
+    try:
+        process = psutil.Process(pid)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return False
+        start = process.create_time()
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return silent <= SILENCE
+    recorded = driver.get("started")
+    if not isinstance(recorded, (int, float)) or abs(start - recorded) <= _SAME_START:
+        return True
+    return silent <= _RECENT
+
+
+def recorded_jobs(store: Store, run_id: str = "") -> dict[str, dict[str, list[Identity]]]:
+    """The jobs that were left, of one run or of all: run → the backend's name in its stack → identities."""
+    left: dict[str, dict[str, list[Identity]]] = {}
+    for event in store.records.left_events(run_id):
+        if event.kind == "left":
+            jobs = left.setdefault(event.run_id, {}).setdefault(str(event.data.get("backend", "")), [])
+            jobs += [job for job in event.data.get("jobs", ()) if isinstance(job, dict)]
+        else:
+            left.pop(event.run_id, None)
+    return left
+
+
+def names(jobs: Iterable[Identity]) -> list[str]:
+    """What jobs are called, for people."""
+    return list(dict.fromkeys(str(job.get("job", "a job")) for job in jobs))
+
+
+def end_recorded_jobs(store: Store, run_id: str, say: Callable[[str], None]) -> list[str]:
+    """End the jobs that a run left; the names of those that still ran. A platform that does not answer is asked again
+    until it does.
+    """
+    row = store.records.run(run_id)
+    text = store.records.plan(row.id)
+    options = plandoc.load(text).settings.backend if text else {}
+    ended: list[str] = []
+    for name, jobs in recorded_jobs(store, row.id).get(row.id, {}).items():
+        stack = stacks.load(row.stack)
+        part = stack.part(name)
+        end = BACKENDS.load(part.flavor).end_recorded
+        if end is not None:
+            ended += _persistently(partial(end, options.get(name, part.options), jobs), say)
+    event = EventRow(
+        run_id=row.id,
+        seq=store.records.next_seq(row.id),
+        time=time.time(),
+        kind="left-ended",
+        data={"jobs": ended},
+    )
+    batch = RowBatch()
+    batch.event(event)
+    store.records.write(batch, run_id=row.id, token=row.token)
+    return ended
+
+
+def _persistently(end: Callable[[], Sequence[str]], say: Callable[[str], None]) -> Sequence[str]:
+    tries, first = 0, time.time()
+    while True:
+        try:
+            return end()
+        except Away as error:
+            pause = PAUSES[min(tries, len(PAUSES) - 1)]
+            tries += 1
+            if tries == 1:
+                since = time.strftime("%H:%M:%S", time.localtime(first))
+                say(f"the platform has not answered since {since}: {error.message}; asked again until it does (Ctrl-C)")
+            time.sleep(pause)

@@ -7,7 +7,7 @@ import itertools
 from functools import partial
 from typing import Callable, Collection, Final, Iterable, Iterator, cast
 
-from stoker.client.liveness import shown_status
+from stoker.client.leftjobs import shown_status
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE

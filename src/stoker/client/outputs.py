@@ -7,8 +7,7 @@ import sys
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
 
 from stoker.client.keys import NoSuchKey
-from stoker.core.artifact import StoredArtifact
-from stoker.core.preview import Preview
+from stoker.core.artifact import Preview, StoredArtifact
 from stoker.core.words import memory_text
 from stoker.store import artifacts
 from stoker.store.rows import OutputRow, require_whole

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.client.keys import sort_keys
-from stoker.client.liveness import ShownStatus, awaited_place, restarting_place, shown_status
+from stoker.client.leftjobs import ShownStatus, awaited_place, restarting_place, shown_status
 from stoker.client.logs import StepLog, merge_by_time
 from stoker.client.metrics import Metrics, last_metrics
 from stoker.client.placements import LeftOut, Placement, device_waits, idle_seconds, left_out_of, placements_of
@@ -18,7 +19,7 @@ from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.core.units import duration
 from stoker.core.values import frozen
-from stoker.core.words import time_text
+from stoker.core.words import EXPECTED_START, time_text
 from stoker.store.rows import RunRow, iso_text, local_time, optional_time, seconds_between
 from stoker.store.store import Store
 
@@ -33,6 +34,7 @@ _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 _ASK: Final = 10.0
 """Seconds between two questions whether a platform is still to start a driver."""
+Placements = Mapping[str, Sequence[Placement]]
 
 
 @frozen(kw_only=True)
@@ -430,3 +432,65 @@ class Run:
 
     def _is_alive(self) -> bool:
         return self.status == "running"
+
+
+def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
+    """The run as JSON, with the attempts and outputs of its steps."""
+    document = {
+        **run.as_dict(steps=False),
+        "cause": run.cause,
+        "queue_seconds": run.queue_seconds,
+        "active_seconds": run.active_seconds,
+    }
+    placements = run.placements
+    running = running_keys(run, placements)
+    document["left_out"] = [one.as_dict() for one in run.left_out]
+    document["steps"] = []
+    for step in run.steps.values():
+        entry = step.as_dict(elements=elements)
+        if step.count is not None:
+            entry["counts"] = dict(element_counts(step, running))
+            entry["waits"] = dict(wait_reasons(step, placements))
+            entry["status"] = fanout_status(step, entry["counts"])
+        if elements:
+            for element, shown in zip(step if step.count is not None else (), entry.get("elements", ())):
+                jobs = placements.get(element.key, ())
+                shown["placement"] = jobs[-1].as_dict() if jobs else None
+                shown["status"] = step_status(element, running)
+        document["steps"].append(entry)
+    return document
+
+
+def running_keys(run: Run, placements: Placements) -> Collection[str]:
+    """Steps and elements that run: by their jobs, and of elements on the driver's machine by what the driver says."""
+    jobs = {key for key, found in placements.items() if found[-1].started is not None and found[-1].ended is None}
+    return jobs | run.active.keys()
+
+
+def step_status(step: Step, running: Collection[str]) -> str:
+    """A step's status; of an element, which has no row until it ends, by `running_keys`."""
+    if step.count and step.status == "running":  # only then do its elements have a say
+        return fanout_status(step, element_counts(step, running))
+    return "running" if step.key in running and step.status == "pending" else step.status
+
+
+def element_counts(step: Step, running: Collection[str]) -> Counter[str]:
+    """How many elements of a fan-out have which status, counted by the database: there may be a hundred thousand."""
+    counts = Counter(step.ended_by_status)
+    rest = (step.count or 0) - counts.total()
+    number = step.unended_count([key for key in running if key.startswith(f"{step.key}[")]) if rest else 0
+    counts.update({"running": number, "pending": rest - number})
+    return +counts
+
+
+def fanout_status(step: Step, counts: Mapping[str, int]) -> str:
+    """A fan-out's status: that of its row, but "pending" while elements wait and none has begun or ended."""
+    waits = step.status == "running" and set(counts) == {"pending"}
+    return "pending" if waits else step.status
+
+
+def wait_reasons(step: Step, placements: Placements) -> Counter[str]:
+    """Why elements of a fan-out wait in a platform's queue, with the number of each reason."""
+    last = [found[-1] for key, found in placements.items() if key.startswith(f"{step.key}[")]
+    waiting = [one.waits[-1][1] for one in last if one.waits and one.started is None and one.ended is None]
+    return Counter(reason.partition(EXPECTED_START)[0] for reason in waiting)

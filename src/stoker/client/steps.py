@@ -22,12 +22,11 @@ from stoker.client.logs import (
     recorded_lines,
     require_ranks,
 )
-from stoker.client.metrics import Metrics, metrics_of
+from stoker.client.metrics import LostTime, Metrics, Usage, metrics_of, total_usage, usage_of
 from stoker.client.outputs import Output, Outputs, gather_output
 from stoker.client.placements import Placement, placements_of
-from stoker.client.usage import LostTime, Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
-from stoker.core.flow import OWN
+from stoker.core.graph import OWN
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.sweep import PARAMS

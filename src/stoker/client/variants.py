@@ -21,7 +21,7 @@ from stoker.client.steps import Step
 from stoker.client.sweeps import metric_of, sweep_of
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import StokerError, UsageError, nearest
-from stoker.core.flow import ELEMENTS, TRANSITION
+from stoker.core.graph import ELEMENTS, TRANSITION
 from stoker.core.protocol import MAPPED
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.status import STOPPED

@@ -19,8 +19,8 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.core.artifact import MEDIA
 from stoker.core.errors import ParameterError
-from stoker.core.preview import MEDIA
 
 LONGEST: Final = 100_000
 """Characters of a text that a card keeps, and of a value that is shown on it: a page is for reading."""

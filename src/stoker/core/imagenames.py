@@ -12,7 +12,7 @@ from typing import Any, Callable, Final, Mapping, NamedTuple, Sequence
 
 import attrs
 
-from stoker.core.imagefacts import ImageFacts
+from stoker.core.docker import ImageFacts
 
 HUB: Final = "docker.io"
 ECR_HOST: Final = (

@@ -23,7 +23,7 @@ from stoker.core.values import frozen
 if TYPE_CHECKING:
     from stoker.core.cadence import LossRate
     from stoker.core.devices import Lease
-    from stoker.core.proof import Proof
+    from stoker.core.receipt import Proof
     from stoker.core.sweep import SweepPlan
 
 PLAN_VERSION = 1
@@ -35,7 +35,7 @@ class StepPlan:
 
     LATE: ClassVar = {
         "LossRate": "stoker.core.cadence",
-        "Proof": "stoker.core.proof",
+        "Proof": "stoker.core.receipt",
         "SweepPlan": "stoker.core.sweep",
     }
     key: str
@@ -241,7 +241,7 @@ class Plan:
     origin: RunOrigin | None = None
     """The run that this one repeats; None for a run of its own."""
     locks: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-    """The packages of the steps' images: the documents of `core.lock.Lock` by the digest of what was resolved."""
+    """The packages of the steps' images: the documents of `core.packages.Lock` by the digest of what was resolved."""
     model: Model | None = None
     """The model that the run makes or uses a version of."""
     model_version: int | None = None

@@ -17,7 +17,7 @@ from stoker.core.values import frozen
 if TYPE_CHECKING:
     from stoker.core.data import DataCache, StepData
     from stoker.core.devices import Lease
-    from stoker.core.launch import Launch
+    from stoker.core.settings import Launch
 
 
 @frozen(kw_only=True)
@@ -178,7 +178,7 @@ class WorkerJob:
     """
 
     COMPACT: ClassVar = True
-    LATE: ClassVar = {"Lease": "stoker.core.devices", "Launch": "stoker.core.launch"}
+    LATE: ClassVar = {"Lease": "stoker.core.devices", "Launch": "stoker.core.settings"}
     job: str
     step: int
     inputs: Mapping[str, Any]

@@ -1,22 +1,15 @@
-"""What a step did with its accelerators: the receipt that `devices.receipt` writes and everybody reads.
-
-A number that nothing measured is None, never 0: a driver that does not tell is no idle device. It has no words
-either: the empty text, never "0".
-"""
+"""What a step did with its accelerators: the receipt that `devices.receipt` writes and everybody reads; and the proof
+of them before the run: proved, refused, or not proved, with the facts and their sources."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Callable, ClassVar, Final, Iterable, Literal, Mapping, Sequence
+from typing import Callable, ClassVar, Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
 from stoker.core.accelerators import vendor_name
 from stoker.core.words import memory_text
-
-if TYPE_CHECKING:
-    from stoker.core.proof import ProofVerdict
-
 
 Verdict = Literal["used", "idle", "wrong-device", "cpu-fallback", "unknown"]
 """`used`: every device that the step held computed. `idle`: at least one did not. `wrong-device`: the step's processes
@@ -27,6 +20,9 @@ GateVerdict = Literal["fits", "unfit", "fallback", "simulated"]
 """What became of the devices in the job. `fits`: the gate proved them, and nothing said otherwise later. `unfit`: the
 attempt ended because its driver, its devices or a framework's build did not fit. `fallback`: it ran without devices.
 `simulated`: there was nothing to look at."""
+ProofVerdict = Literal["proved", "refused", "not-proved"]
+"""`proved`: every component of the step is known, and each fits. `refused`: one is known not to fit, and the plan is
+refused. `not-proved`: none is known not to fit, and something about at least one is not known."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,7 +79,7 @@ class Receipt:
     ranks again; None where nothing failed, or that is not known.
     """
 
-    LATE: ClassVar = {"ProofVerdict": "stoker.core.proof"}
+    LATE: ClassVar = {"ProofVerdict": "stoker.core.receipt"}
     verdict: Verdict
     evidence: tuple[str, ...] = ()
     asked: str = ""
@@ -314,3 +310,68 @@ def _sum(values: Sequence[float | None]) -> float | None:
     """The sum, if all are known."""
     measured = [value for value in values if value is not None]
     return sum(measured) if measured and len(measured) == len(values) else None
+
+
+@attrs.frozen(kw_only=True)
+class Fact:
+    """What is known of one component, and from where."""
+
+    component: str
+    """What it is about: "driver", "chip", "image", or the name of a distribution such as "torch"."""
+    fact: str
+    """A sentence, such as "torch 2.4.0+cu121 has code for sm_90"."""
+    source: str
+    """Where it is written: an address, a file of the package, "the driver", or "the image's configuration"."""
+
+
+@attrs.frozen(kw_only=True)
+class UnknownFact:
+    """What is not known of one component, so that the step is not proved."""
+
+    component: str
+    reason: str
+    """A sentence that names the component's version, and what is missing."""
+
+
+@attrs.frozen(kw_only=True)
+class Refusal:
+    """Why the plan is refused: an error among the findings."""
+
+    code: str
+    """That of the finding: "STK203"."""
+    what: str
+    fix: str = ""
+    """The nearest that works."""
+
+
+@attrs.frozen(kw_only=True)
+class Proof:
+    """What is known, before a run, of whether a step can use its accelerators."""
+
+    verdict: ProofVerdict
+    facts: tuple[Fact, ...] = ()
+    unknown: tuple[UnknownFact, ...] = ()
+    """Empty if the verdict is "proved"."""
+    refused: tuple[Refusal, ...] = ()
+    """Empty unless the verdict is "refused"."""
+
+
+SHOWN = 3
+"""Facts in a line of text; the others are counted."""
+
+
+def proof_text(proof: Proof) -> str:
+    """The proof in one line: "proved: torch 2.4.0+cu121 has code for sm_90; driver 550.54.15 runs CUDA 12.1"."""
+    if proof.verdict == "refused":
+        return "refused: " + "; ".join(f"{one.code} {one.what}" for one in proof.refused[:1]) + _more(proof.refused, 1)
+    if proof.verdict == "not-proved":
+        return "not proved: " + _joined([one.reason for one in proof.unknown])
+    return "proved: " + _joined([one.fact for one in proof.facts])
+
+
+def _joined(texts: list[str]) -> str:
+    return "; ".join(texts[:SHOWN]) + _more(texts, SHOWN)
+
+
+def _more(items: list[str] | tuple[Refusal, ...], shown: int) -> str:
+    return f"; and {len(items) - shown} more" if len(items) > shown else ""

@@ -15,7 +15,6 @@ from stoker.core.data import DataCache
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import Alternative, Halve, Rung, Scale, parse_ladder
-from stoker.core.launch import Launch
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
 from stoker.core.resources import WATCHED, AcceleratorPolicy, HealthCheck, Monitor, OnIdle, ResourceSettings
@@ -47,6 +46,8 @@ __all__ = [
 
 MAX_DELAY: Final = 3600.0
 """Seconds between two attempts beyond which a run looks hung."""
+Outputs = Literal["main", "all"]
+OUTPUTS: Final[tuple[Outputs, ...]] = ("main", "all")
 
 
 def parse_times(value: int | str) -> int:
@@ -210,7 +211,7 @@ class PipelineSettings:
     max_parallel: int | None = None
     """How many steps run at once on each backend; None is as many as fit."""
     require_proof: bool = False
-    """Whether a step whose accelerators are not proved (`core.proof`) refuses the plan."""
+    """Whether a step whose accelerators are not proved (`core.receipt`) refuses the plan."""
     deadline: float | str | None = None
     """When the run is over at the latest: seconds after its start, a time of the day, or a moment (ISO 8601)."""
     budget: str | None = None
@@ -266,3 +267,65 @@ def demand(settings: StepSettings) -> Demand:
         memory=resources.get("memory", 0),
         devices=0 if devices and resources.get("share") else devices,
     )
+
+
+@frozen(kw_only=True)
+class Launch:
+    """How a step's ranks are started. Made by `Accelerate(…)` and its like; a field not given is `UNSET`.
+
+    Where neither number is given, each accelerator gets one rank, and a node without any runs one.
+    """
+
+    launcher: str = UNSET
+    """The launcher's name."""
+    num_processes: int | None = UNSET
+    """Ranks on all nodes."""
+    processes_per_node: int | None = UNSET
+    """Ranks on each node."""
+    outputs: Outputs = UNSET
+    """"main": rank 0's return value is the step's; "all": a list of every rank's."""
+    hang_after: float | None = UNSET
+    """Seconds in which no rank does anything, after which the step is ended; None for no limit."""
+    gang_timeout: float | None = UNSET
+    """Seconds that nodes wait for each other; None for no limit."""
+    start_timeout: float | None = UNSET
+    """Seconds within which the launcher must have started all ranks of a node; None for no limit."""
+    one_world: bool = UNSET
+    """Whether all ranks form one world: a framework that counts another number of ranks fails the step."""
+    command: tuple[str, ...] | None = UNSET
+    """The words of a launcher of the user's own."""
+    arguments: Mapping[str, Any] = attrs.field(default=UNSET)
+    """The launcher's own arguments by their Python names."""
+
+
+# 10 minutes is NCCL's own limit for one collective (torch.distributed's default timeout with NCCL,
+# https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group); nodes of one gang may be
+# minutes apart while images are pulled. A launcher imports torch before it starts ranks, which takes up to two minutes
+# from a cold network disk; ranks report before they import any framework.
+DEFAULTS: Final = Launch(
+    launcher="single",
+    num_processes=None,
+    processes_per_node=None,
+    outputs="main",
+    hang_after=600.0,
+    gang_timeout=600.0,
+    start_timeout=300.0,
+    one_world=True,
+    command=None,
+    arguments={},
+)
+"""What a step on several nodes is started by that names no launcher: itself, once on each."""
+LIMITS: Final = ("hang_after", "gang_timeout", "start_timeout")
+"""Durations of which None says that there is no limit."""
+OWN: Final = tuple(field.name for field in attrs.fields(Launch) if field.name != "arguments")
+"""Words of Stoker's own; all others are the launcher's."""
+
+
+def plain(launch: Launch) -> dict[str, Any]:
+    """The fields that were given, as a layer holds them."""
+    fields = attrs.asdict(launch, recurse=False, filter=lambda _, value: value is not UNSET)
+    if fields.get("command") is not None:
+        fields["command"] = list(fields["command"])
+    if "arguments" in fields:
+        fields["arguments"] = dict(fields["arguments"])
+    return fields

@@ -123,7 +123,7 @@ def _prediction(step: StepPlan, lease: Lease, result: StepResult | None, cause: 
     """What the plan's proof predicted of an attempt, and what the job found, as fields of its receipt."""
     if step.proof is None:
         return {}
-    from stoker.core.proof import proof_text
+    from stoker.core.receipt import proof_text
 
     outcome: str | None = None
     if lease.simulated:

@@ -19,7 +19,7 @@ from stoker.cli.output import table, when
 from stoker.client.client import TRUST
 from stoker.core import receipt as words
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
-from stoker.core.flow import FlowStep
+from stoker.core.graph import FlowStep
 from stoker.core.words import count_text
 from stoker.flows import client as flows
 from stoker.flows import namespaces, transitions

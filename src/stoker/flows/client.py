@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Sequence
 from stoker.client.runs import Run as StoredRun
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, nearest
-from stoker.core.flow import CONSTANTS, GANG, OWN, CaughtFailure
+from stoker.core.graph import CONSTANTS, GANG, OWN, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
 from stoker.flows.exceptions import (

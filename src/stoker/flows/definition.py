@@ -17,8 +17,7 @@ import attrs
 
 from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, SourceError, UsageError, nearest
-from stoker.core.flow import CONSTANTS, FlowGraph
-from stoker.core.graph import Graph, GraphNode, StepSpec
+from stoker.core.graph import CONSTANTS, FlowGraph, Graph, GraphNode, StepSpec
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunOption
 from stoker.core.settings import Layer

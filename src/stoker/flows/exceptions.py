@@ -9,7 +9,7 @@ import traceback
 from typing import Any, Final, Iterable, Mapping
 
 from stoker.core.errors import EXIT_FAILED, NotFound, ParameterError, StokerError, UsageError
-from stoker.core.flow import CaughtFailure
+from stoker.core.graph import CaughtFailure
 from stoker.core.status import TIMED_OUT
 
 MetaflowExceptionWrapper: Final = CaughtFailure

@@ -15,10 +15,9 @@ from stoker.backends.base.backend import RunningBackend
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError
-from stoker.core.flow import GANG, TRANSITION, FlowGraph
-from stoker.core.launch import DEFAULTS
+from stoker.core.graph import GANG, TRANSITION, FlowGraph
 from stoker.core.plan import Capacity, StepPlan
-from stoker.core.settings import DEFAULT_CPUS
+from stoker.core.settings import DEFAULT_CPUS, DEFAULTS
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine import events as ev
 from stoker.engine.growth import Growth

@@ -12,7 +12,7 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Protocol, 
 import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
-from stoker.core.flow import OWN, STEP_MARK
+from stoker.core.graph import OWN, STEP_MARK
 from stoker.core.usercode import caller
 from stoker.flows.exceptions import (
     MetaflowException,

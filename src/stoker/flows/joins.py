@@ -15,7 +15,7 @@ import attrs
 
 from stoker.core.artifact import content_of, from_wire, names_in
 from stoker.core.errors import GraphError
-from stoker.core.flow import ELEMENTS, GANG, OWN, TRANSITION, FlowGraph
+from stoker.core.graph import ELEMENTS, GANG, OWN, TRANSITION, FlowGraph
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Mapping, NamedTuple, Sequence
 
 from stoker.client.runs import Run
 from stoker.core.errors import StoreError
-from stoker.core.flow import GANG, TRANSITION
+from stoker.core.graph import GANG, TRANSITION
 from stoker.core.status import STEP_GOOD
 from stoker.core.values import lazy_pattern
 from stoker.flows.exceptions import MetaflowNotFound

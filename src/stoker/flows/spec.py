@@ -14,7 +14,7 @@ import attrs
 
 from stoker.core import request
 from stoker.core.errors import UsageError
-from stoker.core.flow import FlowGraph, FlowStep
+from stoker.core.graph import FlowGraph, FlowStep
 from stoker.core.usercode import caller, definition_line
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers

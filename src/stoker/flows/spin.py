@@ -22,7 +22,7 @@ from stoker.backends.registry import BACKENDS
 from stoker.client import Client, Run
 from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, NotFound, RunCancelled, RunFailed, UsageError, nearest
-from stoker.core.flow import OWN
+from stoker.core.graph import OWN
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import NO_RETRY, PipelineSettings

@@ -22,7 +22,7 @@ import attrs
 from stoker.core.artifact import from_wire
 from stoker.core.cards import Document
 from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
-from stoker.core.flow import CARD, ELEMENTS, GANG, OWN, TRANSITION
+from stoker.core.graph import CARD, ELEMENTS, GANG, OWN, TRANSITION
 from stoker.core.protocol import StepTask, WorkerJob
 from stoker.core.units import UNSET
 from stoker.core.words import shown

@@ -13,7 +13,7 @@ from typing import Any, Callable, Final, Mapping
 import attrs
 
 from stoker.core.errors import GraphError, nearest
-from stoker.core.flow import STEP_MARK, FlowGraph, FlowStep, StepKind
+from stoker.core.graph import STEP_MARK, FlowGraph, FlowStep, StepKind
 from stoker.core.usercode import source_line
 
 _FORMS: Final = ("foreach", "num_parallel", "condition")

@@ -11,7 +11,7 @@ import inspect
 from typing import Any, Callable, ClassVar, Final, Iterator, Mapping
 
 from stoker.core.errors import StokerError, UsageError, nearest
-from stoker.core.flow import STEP_MARK
+from stoker.core.graph import STEP_MARK
 from stoker.core.usercode import caller
 from stoker.flows.parameters import fill_configs
 

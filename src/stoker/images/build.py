@@ -21,10 +21,9 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.errors import BackendError, SettingsError, UsageError, nearest
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.lock import Lock
+from stoker.core.packages import Lock
 from stoker.core.secret import looks_secret
 from stoker.images import registry
 from stoker.images.buildlock import one_build
@@ -32,8 +31,7 @@ from stoker.images.contents import known_contents, read_contents
 from stoker.images.credentials import account_text, credentials, login_advice, needed
 from stoker.images.dockerfile import ImageSpec, base_images, dockerfile, pin_images
 from stoker.images.engine import ImageEngine, need
-from stoker.images.reference import ImageReference, parse
-from stoker.images.registries import registry_flavor
+from stoker.images.registries import ImageReference, parse, registry_flavor
 from stoker.images.registry import image_facts
 from stoker.images.requirements import check_passwords
 from stoker.images.spec import context_files, is_opaque, spec_of, with_lock

@@ -16,8 +16,8 @@ from typing import Any, Final, Mapping
 
 import attrs
 
+from stoker.core.docker import ImageFacts
 from stoker.core.errors import BackendError
-from stoker.core.imagefacts import ImageFacts
 from stoker.core.packages import canonical
 from stoker.images.engine import ImageEngine
 

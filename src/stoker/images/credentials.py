@@ -26,8 +26,7 @@ import attrs
 from stoker.core.errors import BackendError
 from stoker.core.imagenames import HUB
 from stoker.core.secret import MASK, Secret
-from stoker.images.reference import ImageReference
-from stoker.images.registries import ContainerRegistry, registry_flavor
+from stoker.images.registries import ContainerRegistry, ImageReference, registry_flavor
 
 HUB_KEY: Final = "index.docker.io"
 """The key of Docker Hub's password, for historic reasons: https://index.docker.io/v1/."""

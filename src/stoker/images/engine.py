@@ -17,7 +17,7 @@ from stoker.core.errors import BackendError
 from stoker.core.questions import NoAnswer, Questions
 from stoker.images.facts import MACHINES, ImageInspection, read
 from stoker.images.layers import LayerContents, saved_layers
-from stoker.images.reference import parse
+from stoker.images.registries import parse
 
 EngineKind = Literal["docker", "podman", "buildah"]
 ENGINE_KINDS: Final[tuple[EngineKind, ...]] = ("docker", "podman", "buildah")

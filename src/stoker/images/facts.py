@@ -10,7 +10,7 @@ from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.core.imagefacts import ImageFacts
+from stoker.core.docker import ImageFacts
 from stoker.core.imagenames import archs_of_list, cuda_of_tag, facts_of_name
 from stoker.images.layers import ImageContents
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Iterable, Mapping
 
 from stoker.core.codec import from_json, parse_object, to_json
 from stoker.core.errors import SettingsError, StokerError
-from stoker.core.lock import FORMAT, Lock
+from stoker.core.packages import LOCK_FORMAT, Lock
 from stoker.images.resolving import LockRequest
 
 FOLDER: Final = "locks"
@@ -59,8 +59,8 @@ class LockStore:
 def parse(document: Mapping[str, Any]) -> Lock:
     """A lock of its document; a `SettingsError` if it is none, or has another format."""
     lock = from_json(Lock, document, strict=False)
-    if lock.version != FORMAT:
-        raise SettingsError(f"a lock of format {lock.version}, and this Stoker has format {FORMAT}")
+    if lock.version != LOCK_FORMAT:
+        raise SettingsError(f"a lock of format {lock.version}, and this Stoker has format {LOCK_FORMAT}")
     return lock
 
 

@@ -16,17 +16,16 @@ from typing import IO, Any, Callable, Final, Iterable, Iterator, Mapping, Protoc
 import attrs
 
 from stoker.core.codec import from_json, to_json
+from stoker.core.docker import ImageFacts
 from stoker.core.errors import BackendError, StokerError, nearest
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import facts_of_name
 from stoker.core.questions import NoAnswer, Questions
 from stoker.core.units import size_text
 from stoker.images.credentials import Credentials, needed
 from stoker.images.facts import ImageInspection, architecture_of, read, with_contents
 from stoker.images.layers import CHUNK, LayerContents, LayerReading, contents_of, read_layer
-from stoker.images.reference import ImageReference, parse
-from stoker.images.registries import BAD_NAME, registry_flavor
+from stoker.images.registries import BAD_NAME, ImageReference, parse, registry_flavor
 from stoker.images.transport import Connection, RegistryAnswer, RegistryRefused, RegistryUnreachable
 
 PUSH_REFUSED: Final = "STK220"

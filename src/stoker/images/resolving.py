@@ -35,9 +35,9 @@ from packaging.version import InvalidVersion, Version
 
 from stoker.core.docker import Installer
 from stoker.core.errors import SettingsError
-from stoker.core.lock import FORMAT, Lock, LockedList, Trouble, Unresolved
+from stoker.core.packages import LOCK_FORMAT, Lock, LockedList, Trouble, Unresolved
 from stoker.images.dockerfile import RequirementList
-from stoker.images.installers import UvWords, uv_words
+from stoker.images.environments import UvWords, uv_words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -165,7 +165,7 @@ class LockRequest:
         """The digest of everything that decides the answer of one resolver at one moment."""
         variables = {name: text for name, text in self.environment.items() if _INSTALLERS_VARIABLE.fullmatch(name)}
         where = [self.python, self.platform, self.installer, variables, dict(self.parent), self.whole]
-        return _digest([FORMAT, self.requirements, *where])
+        return _digest([LOCK_FORMAT, self.requirements, *where])
 
 
 @attrs.frozen(kw_only=True)

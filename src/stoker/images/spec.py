@@ -11,10 +11,9 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.core.docker import DockerSettings, Installer
+from stoker.core.docker import DockerSettings, ImageFacts, Installer
 from stoker.core.errors import SettingsError
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.lock import Lock
+from stoker.core.packages import Lock
 from stoker.core.secret import SECRET_NAME
 from stoker.core.units import UNSET, value_or
 from stoker.images import parents

@@ -27,7 +27,7 @@ import attrs
 from stoker.core.errors import BackendError
 from stoker.core.imagenames import HUB
 from stoker.images.credentials import Action, Credentials, account_text, credentials, login_advice, needed
-from stoker.images.reference import ImageReference
+from stoker.images.registries import ImageReference
 
 SECONDS: Final = 30.0
 """Seconds that a registry may take to answer."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.launchers import torchrun
 from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (

@@ -28,7 +28,7 @@ import attrs
 from stoker.core import units
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.findings import Finding
-from stoker.core.launch import LIMITS, OUTPUTS, OWN, Launch, Outputs
+from stoker.core.settings import LIMITS, OUTPUTS, OWN, Launch, Outputs
 from stoker.core.units import UNSET
 from stoker.launchers.arguments import Argument, argument_value, argument_words
 

@@ -12,7 +12,7 @@ import base64
 import json
 from typing import Any, Final, Mapping
 
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.launchers.arguments import PORT, Argument
 from stoker.launchers.base import (
     SCRIPT,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Mapping
 
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.launchers.arguments import Argument
 from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, RankVariables, constructor
 

@@ -11,7 +11,7 @@ import re
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.launchers.arguments import Argument
 from stoker.launchers.base import (
     Argv,

@@ -12,8 +12,8 @@ import attrs
 
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.launch import DEFAULTS, LIMITS, Launch, plain
 from stoker.core.resources import ResourceSettings
+from stoker.core.settings import DEFAULTS, LIMITS, Launch, plain
 from stoker.launchers.base import COUNTS, Launcher, Layout, launch_fields
 from stoker.launchers.registry import OWN_COMMAND, launcher_named
 

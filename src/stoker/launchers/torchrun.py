@@ -10,7 +10,7 @@ from typing import Any, Final, Iterator, Mapping
 import attrs
 
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.launchers.arguments import PORT, Argument, installed_arguments
 from stoker.launchers.base import (
     LOOPBACK,

@@ -16,9 +16,8 @@ from libcst import metadata
 
 from stoker.core.errors import SourceError, StokerError
 from stoker.migrate.calls import Edits
-from stoker.migrate.imports import Bindings, Needed, rewrite_import
 from stoker.migrate.names import MigrationNote
-from stoker.migrate.served import move_imports
+from stoker.migrate.served import Bindings, Needed, move_imports, rewrite_import
 from stoker.migrate.survey import Survey
 
 _Listed = TypeVar("_Listed", cst.Call, cst.List, cst.Tuple)

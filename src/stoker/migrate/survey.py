@@ -15,8 +15,8 @@ from libcst.helpers import get_full_name_for_node
 from stoker.client import Client
 from stoker.migrate import calls, metaflow, zenml
 from stoker.migrate.calls import Edits
-from stoker.migrate.imports import Bindings, Needed, aliases_of, binding_of, dotted, module_of, qualified_name
 from stoker.migrate.names import Level, MigrationNote, fate_of, is_known, is_source_module
+from stoker.migrate.served import Bindings, Needed, aliases_of, binding_of, dotted, module_of, qualified_name
 from stoker.worker.context import Context
 
 _CONTEXT_MEMBERS: Final = frozenset(name for name in dir(Context) if not name.startswith("_"))

@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from stoker.core.data import DataCache
-    from stoker.core.launch import Launch
     from stoker.core.plan import Plan
-    from stoker.core.settings import DockerSettings, Monitor, PackageSettings, ResourceSettings, Retry
+    from stoker.core.settings import DockerSettings, Launch, Monitor, PackageSettings, ResourceSettings, Retry
 
 
 Hook = Callable[..., Any]
@@ -389,15 +388,15 @@ class Pipeline(Generic[P]):
 
     def parse(self, words: Sequence[str], flags: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
         """Parameters by name from the words of a command line, and the words that are none."""
-        from stoker.pipelines import arguments
+        from stoker.pipelines import scripts
 
-        return arguments.parse(self.signature, words, flags)
+        return scripts.parse(self.signature, words, flags)
 
     def parameter_rows(self) -> list[tuple[str, str]]:
         """For the help: each parameter as it is written, and its default."""
-        from stoker.pipelines import arguments
+        from stoker.pipelines import scripts
 
-        return arguments.rows(self.signature)
+        return scripts.rows(self.signature)
 
     def describe_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bound arguments as the run's record shows them: as they are."""

@@ -29,7 +29,7 @@ from stoker.core.packages import PackageSettings, clauses, digest, name_of, requ
 from stoker.core.plan import StepPlan
 from stoker.core.units import value_or
 from stoker.images import parents
-from stoker.images.installers import CONDA, UV, VERSION, is_this, maker
+from stoker.images.environments import CONDA, UV, VERSION, is_this, maker
 from stoker.images.requirements import project_of, same
 from stoker.plan.requirements import satisfies as specifier_allows
 

@@ -14,11 +14,10 @@ from typing import Any, Final, Iterator, Mapping
 import attrs
 
 from stoker.core.codec import to_json
+from stoker.core.docker import ImageFacts
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
-from stoker.core.lock import Lock, Resolution, Unresolved
-from stoker.core.packages import canonical
+from stoker.core.packages import Lock, Resolution, Unresolved, canonical
 from stoker.core.plan import StepPlan, reporter_of
 from stoker.core.questions import NoAnswer, Questions
 from stoker.images.build import PYTHON, check

@@ -14,7 +14,7 @@ from typing import Final, Iterator, Literal, Mapping, Sequence
 import attrs
 from packaging.specifiers import SpecifierSet
 
-from stoker.core.imagefacts import ImageFacts
+from stoker.core.docker import ImageFacts
 from stoker.core.imagenames import TENSORFLOW_CUDA, cuda_of_tag
 from stoker.plan.requirements import Release, Requirement, Requirements, numbers, same_version, satisfies
 from stoker.vendors.builds import Build, Version

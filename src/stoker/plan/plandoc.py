@@ -28,7 +28,7 @@ _SHARED: Final[Mapping[str, Any]] = {
 }
 """Fields that all calls of a step share, kept in tables."""
 _RARELY_SHARED: Final[Mapping[str, str]] = {
-    "proof": "stoker.core.proof:Proof",
+    "proof": "stoker.core.receipt:Proof",
     "sweep": "stoker.core.sweep:SweepPlan",
     "losses": "stoker.core.cadence:LossRate",
 }

@@ -40,12 +40,11 @@ from stoker.core.errors import (
 from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many
 from stoker.core.ladder import Halve
-from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, cached_anyway, lookup_text, places_text, reporter_of
 from stoker.core.protocol import FunctionSource
 from stoker.core.registry import ArtifactRef, Model, names_label
 from stoker.core.secret import PREFIX, Secret, looks_secret
-from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
+from stoker.core.settings import FailureMode, Launch, Layer, StepSettings, fields_given
 from stoker.core.standins import METAFLOW, ZENML
 from stoker.core.sweep import SweepPlan
 from stoker.core.units import UNSET

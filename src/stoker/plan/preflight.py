@@ -19,15 +19,14 @@ from typing import Callable, Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core.devices import Claim, Device, Inventory, claim_of
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merge_facts
-from stoker.core.lock import Resolution
+from stoker.core.packages import Resolution
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.plugins import Registry
-from stoker.core.proof import Proof
+from stoker.core.receipt import Proof
 from stoker.core.units import UNSET, value_or
 from stoker.devices import builds
 from stoker.devices.choosing import impossible

@@ -16,7 +16,7 @@ from stoker.core.findings import Finding
 from stoker.core.packages import canonical
 from stoker.core.plan import StepPlan, reporter_of
 from stoker.core.plugins import Registry
-from stoker.core.proof import Fact, Proof, ProofVerdict, Refusal, UnknownFact, proof_text
+from stoker.core.receipt import Fact, Proof, ProofVerdict, Refusal, UnknownFact, proof_text
 from stoker.plan.components.base import CHIP, DRIVER, USES_DEVICES, USES_NO_DEVICES, ProofComponent
 from stoker.plan.rules import PlanFacts, StepDistribution, distributions
 from stoker.plan.rules_device import CPU_BUILD

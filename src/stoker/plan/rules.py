@@ -9,12 +9,10 @@ from typing import Callable, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.core.docker import DockerSettings
+from stoker.core.docker import DockerSettings, ImageFacts
 from stoker.core.findings import Finding
-from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import is_plain, parse
-from stoker.core.lock import Resolution
-from stoker.core.packages import canonical
+from stoker.core.packages import Resolution, canonical
 from stoker.core.plan import StepPlan
 from stoker.plan.packages import FrameworkPackage, Origin
 from stoker.plan.requirements import Release, Requirements, numbers

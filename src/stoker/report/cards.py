@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping, Seque
 
 import attrs
 
-from stoker.client.metrics import metrics_of
-from stoker.client.usage import usage_of_document
-from stoker.core.artifact import from_wire
+from stoker.client.metrics import metrics_of, usage_of_document
+from stoker.core.artifact import Preview, cell, from_wire
 from stoker.core.errors import StokerError
-from stoker.core.flow import CARD, GANG
+from stoker.core.graph import CARD, GANG
 from stoker.core.plan import LogLine
-from stoker.core.preview import Preview, cell
 from stoker.core.receipt import Receipt, Track
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.words import count_text

@@ -17,9 +17,8 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 import attrs
 from attrs import evolve
 
-from stoker.client.metrics import Metric, Metrics
+from stoker.client.metrics import Metric, Metrics, Usage
 from stoker.client.sweeps import SweepRecord
-from stoker.client.usage import Usage
 from stoker.client.variants import (
     WHICH,
     Choice,

@@ -21,7 +21,7 @@ from stoker.report.progress import Curve, Progress, Row, planned_row
 
 if TYPE_CHECKING:
     from stoker.client import Run
-    from stoker.client.document import Placements
+    from stoker.client.runs import Placements
 
 
 MARKS: Final = {

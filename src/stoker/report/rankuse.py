@@ -10,7 +10,7 @@ import os
 import time
 from typing import Final, Iterable, Mapping, Sequence
 
-from stoker.client.usage import Usage
+from stoker.client.metrics import Usage
 from stoker.core.values import frozen
 from stoker.devices.processtree import Tree
 from stoker.system import system

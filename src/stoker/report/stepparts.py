@@ -10,9 +10,9 @@ from collections import Counter
 from datetime import datetime
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.client.usage import Usage, usage_of_document
+from stoker.client.metrics import Usage, usage_of_document
+from stoker.core.artifact import Preview
 from stoker.core.plan import LogLine
-from stoker.core.preview import Preview
 from stoker.core.words import bounded, memory_text, number_text, time_text
 from stoker.report import markup
 from stoker.report.markup import (

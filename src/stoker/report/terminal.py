@@ -30,7 +30,7 @@ from stoker.report.streams import GuardedStream, control, painted, step_text, un
 from stoker.worker.failure import explanation_lines, short_traceback
 
 if TYPE_CHECKING:
-    from stoker.report.complaints import Block
+    from stoker.report.progress import Block
 
 REDRAW: Final = 0.1
 """Seconds between two drawings: more often flickers on slow terminals and costs the run time."""
@@ -123,7 +123,7 @@ class Terminal:
             return
         self.progress.note_lines(key, lines)
         if any(line.rank for line in lines):
-            from stoker.report.complaints import lines_to_show
+            from stoker.report.progress import lines_to_show
 
             lines, self._blocks[key, attempt] = lines_to_show(lines, self._blocks.get((key, attempt), {}))
             if not lines:

@@ -294,7 +294,7 @@ class Builder:
                 yield from pull_findings(image, puller, reporter_of(step), questions)
 
     def _asked_push_findings(self, step: StepPlan, place: ImagePlace, questions: Questions) -> Sequence[Finding]:
-        from stoker.images.reference import parse
+        from stoker.images.registries import parse
         from stoker.images.registry import check_name
 
         def ask() -> list[Finding]:

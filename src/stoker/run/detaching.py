@@ -191,7 +191,7 @@ def await_end_of_driver(store: Store, row: RunRow) -> RunRow:
 
     A platform may start a job again whose node it merely cannot reach: such a driver goes on driving.
     """
-    from stoker.client.liveness import awaited_place, shown_status  # a driver reads the client at its end only
+    from stoker.client.leftjobs import awaited_place, shown_status  # a driver reads the client at its end only
 
     while row.status == "running" and shown_status(row) == "running" and not awaited_place(row):
         time.sleep(QUIET)

@@ -38,7 +38,7 @@ from stoker.worker.secrets import SecretKind, SecretReader
 
 if TYPE_CHECKING:
     from stoker.core.devices import Devices
-    from stoker.core.imagefacts import ImageFacts
+    from stoker.core.docker import ImageFacts
     from stoker.core.packages import Interpreter
     from stoker.images.environments import Environments
     from stoker.images.layers import LayerReading

@@ -45,8 +45,8 @@ def call(program: Pipeline[...], arguments: Mapping[str, Any]) -> Any:
 
 def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a program to its end, or with `detach` to its beginning; see `driver.run`."""
-    from stoker.core.collector import seldom_collected
     from stoker.core.errors import UsageError
+    from stoker.core.values import seldom_collected
     from stoker.pipelines.scripts import watch_script
     from stoker.report.streams import open_missing
     from stoker.worker import spare

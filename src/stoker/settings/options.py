@@ -15,12 +15,11 @@ from stoker.core.data import DataCache, parse_data
 from stoker.core.docker import DockerSettings, parse_environment
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import single
-from stoker.core.launch import Launch
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
 from stoker.core.resources import WATCHED, Monitor, ResourceSettings, check_complete
 from stoker.core.secret import Secret
-from stoker.core.settings import COMPONENTS, NO_RETRY, TRACKED, Layer, Level, Retry, StepSettings, fields_given
+from stoker.core.settings import COMPONENTS, NO_RETRY, TRACKED, Launch, Layer, Level, Retry, StepSettings, fields_given
 from stoker.core.units import (
     UNSET,
     by_own_names,

@@ -21,9 +21,8 @@ from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence, 
 
 import attrs
 
-from stoker.core.artifact import StoredArtifact
+from stoker.core.artifact import COLUMNS, LONGEST, ChartCurve, KeptPreview, Picture, Preview, StoredArtifact, cell
 from stoker.core.codec import to_json
-from stoker.core.preview import COLUMNS, LONGEST, ChartCurve, KeptPreview, Picture, Preview, cell
 from stoker.core.words import count_text
 from stoker.store.blobs import Blobs
 from stoker.store.serializers import registry

@@ -19,10 +19,9 @@ from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core.artifact import StoredArtifact
+from stoker.core.artifact import COLUMNS, Histogram, KeptPreview, Picture, Preview, StoredArtifact, cell, picture_type
 from stoker.core.codec import from_json, parse_json
 from stoker.core.errors import StokerError
-from stoker.core.preview import COLUMNS, Histogram, KeptPreview, Picture, Preview, cell, picture_type
 from stoker.core.values import frozen
 from stoker.core.words import count_text, memory_text
 from stoker.store import artifacts

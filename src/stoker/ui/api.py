@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker.client import ModelVersion
-from stoker.client.document import run_document
 from stoker.client.names import model_diff
+from stoker.client.runs import run_document
 from stoker.client.variants import run_variants
 from stoker.core.codec import to_json
 from stoker.core.errors import NotFound, StokerError, UsageError

@@ -12,9 +12,8 @@ from typing import Final, Mapping
 import attrs
 
 from stoker.client import ArtifactVersion, Output, Run
-from stoker.core.artifact import StoredArtifact
+from stoker.core.artifact import StoredArtifact, picture_type
 from stoker.core.errors import NotFound, StokerError
-from stoker.core.preview import picture_type
 from stoker.report.markup import Html, element, empty
 from stoker.report.stepparts import preview_part
 from stoker.store import previews

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from stoker.client import Client, Output, Run, Step
-from stoker.client.document import running_keys, step_status
 from stoker.client.logs import last_attempt
+from stoker.client.runs import running_keys, step_status
 from stoker.client.sweeps import sweep_of
 from stoker.client.variants import Variant, element_variants, run_variants
 from stoker.core.errors import NotFound, StokerError, UsageError

@@ -14,11 +14,11 @@ import attrs
 
 from stoker.client import Client, Output, Run, Step
 from stoker.client.attempts import Failure
-from stoker.client.document import Placements, element_counts, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.keys import element_of
-from stoker.client.liveness import SHOWN_STATUSES
+from stoker.client.leftjobs import SHOWN_STATUSES
 from stoker.client.metrics import Metrics
 from stoker.client.placements import Placement
+from stoker.client.runs import Placements, element_counts, fanout_status, running_keys, step_status, wait_reasons
 from stoker.client.variants import element_variants
 from stoker.client.why import StepReason
 from stoker.core import receipt as receipt_words

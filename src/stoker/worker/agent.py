@@ -25,7 +25,6 @@ import attrs
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError, SettingsError
-from stoker.core.launch import Launch
 from stoker.core.protocol import (
     ASIDE,
     DIED,
@@ -38,6 +37,7 @@ from stoker.core.protocol import (
     WorkerEvent,
     WorkerJob,
 )
+from stoker.core.settings import Launch
 from stoker.core.status import (
     CANCELLED,
     GANG_INCOMPLETE,

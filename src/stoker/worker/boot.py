@@ -68,7 +68,7 @@ from stoker.worker.copies import Copies, with_address
 from stoker.worker.forked import ServerHandle, WorkerHandle
 from stoker.worker.gate import GateError
 from stoker.worker.kernel import OomKills
-from stoker.worker.metricfiles import MetricFiles
+from stoker.worker.metrics import MetricFiles
 from stoker.worker.notice import make_limit_file, write_warning
 from stoker.worker.secrets import Masker
 

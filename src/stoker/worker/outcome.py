@@ -9,8 +9,8 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.core.artifact import from_wire
-from stoker.core.launch import Launch
 from stoker.core.protocol import RankEvidence, StepError, StepResult
+from stoker.core.settings import Launch
 from stoker.core.status import EXITED, HANG, NODE_LOST, NOT_STARTED, RENDEZVOUS, WRONG_WORLD
 from stoker.core.words import bounded, time_text
 from stoker.launchers.base import Node

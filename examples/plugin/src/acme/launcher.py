@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.launchers.arguments import Argument
 from stoker.launchers.base import TORCH, Argv, Launcher, Node, NodeCommand
 

@@ -16,8 +16,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.aws.api import command_line
-from stoker.backends.aws.settings import AwsSettings
+from stoker.backends.aws.api import AwsSettings, command_line
 from stoker.backends.base.adoption import about
 from stoker.backends.base.leasing import requested_lease, samples_file
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies

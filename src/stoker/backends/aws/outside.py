@@ -14,8 +14,7 @@ from typing import Any, Callable, Collection, Final, Generic, Iterator, Mapping,
 
 import attrs
 
-from stoker.backends.aws.api import PERSON_WAITS, AwsApi, AwsClient, code_of, is_denied
-from stoker.backends.aws.settings import AwsSettings
+from stoker.backends.aws.api import PERSON_WAITS, AwsApi, AwsClient, AwsSettings, code_of, is_denied
 from stoker.backends.base.backend import LeftJob, Sweep
 from stoker.core.errors import BackendError, StokerError
 from stoker.core.findings import Check

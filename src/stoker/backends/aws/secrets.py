@@ -7,8 +7,7 @@ from typing import Any, Final, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.aws.api import PERSON_WAITS, AwsClient, AwsError
-from stoker.backends.aws.settings import AwsSettings
+from stoker.backends.aws.api import PERSON_WAITS, AwsClient, AwsError, AwsSettings
 from stoker.core.codec import parse_object
 from stoker.core.errors import BackendError, SettingsError, UsageError
 

@@ -16,7 +16,7 @@ from stoker.backends.aws_batch.neuron import VISIBLE
 from stoker.backends.aws_batch.queues import JobQueue, NoQueue, QueueChoice, choose, queues_of_settings
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.checks import own_visibility, ranks_elsewhere
+from stoker.backends.base.platforms import own_visibility, ranks_elsewhere
 from stoker.backends.kubernetes.request.check import OWN_IMAGE
 from stoker.core.errors import nearest
 from stoker.core.findings import Finding, Reporter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
-from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
+from stoker.backends.aws.api import complete_region, image_of_settings, usual_region
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.backend import (
     Backend,

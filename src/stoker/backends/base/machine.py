@@ -13,10 +13,9 @@ import attrs
 from stoker.backends.base.leasing import claim_document
 from stoker.backends.base.messages import nodes_of
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch
 from stoker.core.plan import Capacity, Job, StepPlan, reporter_of
 from stoker.core.resources import describe
-from stoker.core.settings import demand
+from stoker.core.settings import Launch, demand
 from stoker.core.units import size_text, value_or
 from stoker.core.words import memory_text
 from stoker.system import system

@@ -1,11 +1,14 @@
-"""A person's part of a platform's own request, merged over what Stoker asks: what no setting names is reached so."""
+"""What people write in the settings of containers: a folder that one gets (`"/here:/there:ro"`), and a part of a
+platform's own request, merged over what Stoker asks: what no setting names is reached so."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterable, Iterator, Mapping
+
+import attrs
 
 from stoker.core.errors import SettingsError
-from stoker.core.units import UNSET, parse_mapping
+from stoker.core.units import UNSET, parse_mapping, parse_texts
 
 KEYS: Final = ("mountPath", "containerPath", "name", "ChannelName", "Key", "type")
 """What the entries of a list are told apart by, the first that all of them have."""
@@ -54,3 +57,32 @@ def _paths(value: Any, place: str) -> Iterator[str]:
             path = f"{place}.{name}" if place else str(name)
             yield path
             yield from _paths(part, path)
+
+
+@attrs.frozen
+class Mount:
+    """A folder of the machine that runs the container, or a named volume, and where it is inside."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Mount:
+        """From "/data:/mnt/data" or "/data:/mnt/data:ro"; "/data" alone is the same folder inside."""
+        parts = text.split(":")
+        mode = parts.pop() if len(parts) > 1 and parts[-1] in ("ro", "rw") else "rw"
+        if len(parts) == 1:
+            parts *= 2
+        if len(parts) != 2 or not parts[0] or not parts[1].startswith("/"):
+            fix = 'write "/folder:/place/inside", "name:/place/inside:ro", or "/folder" for the same place'
+            raise SettingsError(f"{text!r} is not a mount", fix=fix)
+        return cls(parts[0], parts[1], mode == "ro")
+
+
+def parse_mounts(value: Iterable[str] | None) -> tuple[str, ...] | None:
+    """`mounts`, each checked."""
+    texts = parse_texts(value)
+    for text in texts or ():
+        Mount.parse(text)
+    return texts

@@ -15,7 +15,7 @@ from stoker.core.errors import StokerError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.questions import NoAnswer, Questions
 from stoker.images.credentials import Credentials, account_text, needed
-from stoker.images.reference import ImageReference, parse
+from stoker.images.registries import ImageReference, parse
 
 if TYPE_CHECKING:
     from stoker.images.transport import RegistryRefused

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.channel import Channel, Reader
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
 from stoker.backends.docker.engines import End, Engine
 from stoker.backends.docker.jobfiles import (

@@ -23,8 +23,7 @@ from stoker.backends.base.backend import NO_SERVICES, Services, settings_of
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.leasing import claim_document
 from stoker.backends.base.machine import machine_capacity
-from stoker.backends.base.messages import nodes_of
-from stoker.backends.base.secrets import contents, credentials
+from stoker.backends.base.messages import contents, credentials, nodes_of
 from stoker.backends.base.statuses import failed
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import ContainerAttempt, ContainerJob

@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import Final, Iterator
 
-from stoker.backends.base.mounts import Mount
-from stoker.backends.base.secrets import missing_source
+from stoker.backends.base.messages import missing_source
+from stoker.backends.base.overlays import Mount
 from stoker.backends.docker.requests import own_container
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.findings import Finding, Reporter

@@ -21,7 +21,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.base.statuses import read_result
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.codec import to_json

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 from stoker.backends.base.channel import Channel, Reader
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.base.statuses import failed
 from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
 from stoker.backends.docker.jobfiles import Owner, take_back

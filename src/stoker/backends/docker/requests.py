@@ -16,7 +16,7 @@ import attrs
 
 from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.docker.jobfiles import GANG, JobFiles, job_files
 from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
 from stoker.backends.docker.warmfiles import (

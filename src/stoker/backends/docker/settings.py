@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Mapping
 
 import attrs
 
-from stoker.backends.base.mounts import parse_mounts
+from stoker.backends.base.overlays import parse_mounts
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import (
     UNSET,

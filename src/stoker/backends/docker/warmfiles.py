@@ -19,7 +19,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.docker.jobfiles import (
     LABELS,
     JobFiles,

@@ -21,8 +21,8 @@ import urllib.parse
 import urllib.request
 from typing import Any, Final, Mapping
 
+from stoker.backends.base.messages import missing_source, source_fix
 from stoker.backends.base.platforms import Answers, Away
-from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import parse_json, parse_object
 from stoker.core.errors import BackendError, SettingsError

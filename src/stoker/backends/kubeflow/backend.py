@@ -11,7 +11,7 @@ import shlex
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.secrets import missing_source, source_fix
+from stoker.backends.base.messages import missing_source, source_fix
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubeflow import requests
 from stoker.backends.kubeflow.api import ENDPOINT as ENDPOINT_VARIABLE

@@ -33,7 +33,7 @@ from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import spare
 from stoker.worker.forked import ServerGone, ServerHandle, WorkerHandle
-from stoker.worker.metricfiles import MetricFiles
+from stoker.worker.metrics import MetricFiles
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -98,7 +98,7 @@ class LocalBackend:
 
     def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
         """A script that runs the step in a process of its own; empty for a request with parts of another backend."""
-        from stoker.backends.local.byhand import script
+        from stoker.backends.base.byhand import script
 
         return script(job, request, self._site) if request.keys() == LocalBackend.render(self, job).keys() else ""
 

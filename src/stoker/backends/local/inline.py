@@ -34,7 +34,7 @@ from stoker.core.status import CANCELLED
 from stoker.core.units import duration_text
 from stoker.core.wire import Wakeup
 from stoker.vendors.table import NO_DEVICES
-from stoker.worker.metricfiles import MetricFiles
+from stoker.worker.metrics import MetricFiles
 from stoker.worker.processes import MARK, mark_of
 from stoker.worker.secrets import masked_output
 

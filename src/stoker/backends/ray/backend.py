@@ -15,8 +15,7 @@ import sys
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.checks import own_visibility, ranks_elsewhere
-from stoker.backends.base.platforms import Away
+from stoker.backends.base.platforms import Away, own_visibility, ranks_elsewhere
 from stoker.backends.base.watched import Watched
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import ASKED, Jobs, is_loopback, resources_of, version_numbers

@@ -17,8 +17,8 @@ import urllib.parse
 from typing import Any, Final, Iterable, Iterator, Mapping, TypeVar
 
 from stoker.backends.base.backend import NodeDevices, PlatformNode
+from stoker.backends.base.messages import missing_source, source_fix
 from stoker.backends.base.platforms import Answers, Away
-from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.ray.settings import PORT, RaySettings, refuse_module
 from stoker.core.codec import parse_json
 from stoker.core.errors import BackendError, SettingsError

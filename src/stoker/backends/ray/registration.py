@@ -14,7 +14,7 @@ def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Left
     own = f"{sweep.scratch}/ray"
     if not os.path.isdir(own):
         return ()
-    from stoker.backends.base.jobfolders import sweep_folders
+    from stoker.backends.base.adoption import sweep_folders
 
     return sweep_folders([(None, own)], sweep)
 

@@ -34,10 +34,9 @@ from stoker.backends.aws.platform import (
     without_result,
 )
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.checks import own_visibility, ranks_elsewhere
 from stoker.backends.base.mailboxes import asked
 from stoker.backends.base.messages import nodes_of
-from stoker.backends.base.platforms import Away, JobReport
+from stoker.backends.base.platforms import Away, JobReport, own_visibility, ranks_elsewhere
 from stoker.backends.base.statuses import failed
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes.request.check import image_environment

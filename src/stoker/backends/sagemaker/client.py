@@ -1,17 +1,66 @@
-"""The calls to SageMaker that the backend makes."""
+"""The calls to SageMaker that the backend makes, and what is asked of an account outside of a run."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.aws.api import AwsClient, AwsError, moment
+from stoker.backends.aws.api import AwsApi, AwsClient, AwsError, is_denied, moment
+from stoker.backends.aws.outside import (
+    STORE,
+    AwsRight,
+    Leftovers,
+    account_checks,
+    policies_text,
+    policy,
+    role_check,
+    trust_policy,
+)
+from stoker.backends.base.backend import Leftover, Preparation, ProbeRequest, Sweep
 from stoker.backends.sagemaker.causes import OVER
 from stoker.backends.sagemaker.requests import run_prefix
+from stoker.backends.sagemaker.settings import SagemakerSettings
+from stoker.core.errors import BackendError
+from stoker.core.findings import Check
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
 """Of all training jobs: https://docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html"""
 PAGE: Final = 100
 """Jobs of one ListTrainingJobs: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ListTrainingJobs.html"""
+POLICY: Final = "`stoker stacks setup sagemaker` prints the least policy where one is missing"
+TRUSTED: Final = "sagemaker.amazonaws.com"
+"""Who takes the role of jobs: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html"""
+_JOBS: Final = "arn:aws:sagemaker:{region}:{account}:training-job/*"
+_LOGS: Final = f"arn:aws:logs:{{region}}:{{account}}:log-group:{LOG_GROUP}:*"
+DRIVER: Final[Sequence[AwsRight]] = (
+    (
+        (
+            "sagemaker:CreateTrainingJob",
+            "sagemaker:DescribeTrainingJob",
+            "sagemaker:StopTrainingJob",
+            "sagemaker:AddTags",
+        ),
+        _JOBS,
+    ),
+    (("sagemaker:ListTrainingJobs",), "*"),
+    (("logs:GetLogEvents", "logs:DescribeLogStreams"), _LOGS),
+    *STORE,
+)
+"""What whoever runs Stoker calls, and on what: https://docs.aws.amazon.com/sagemaker/latest/dg/api-permissions-reference.html"""
+JOB: Final[Sequence[AwsRight]] = (
+    (("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"), _LOGS),
+    (("cloudwatch:PutMetricData",), "*"),
+    (
+        (
+            "ecr:GetAuthorizationToken",
+            "ecr:BatchCheckLayerAvailability",
+            "ecr:BatchGetImage",
+            "ecr:GetDownloadUrlForLayer",
+        ),
+        "*",
+    ),
+    *STORE,
+)
+"""What a job's role is for: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html#sagemaker-roles-createtrainingjob-perms"""
 
 
 class SagemakerClient(AwsClient):
@@ -98,3 +147,82 @@ class SagemakerClient(AwsClient):
 def is_unknown(error: AwsError) -> bool:
     """Whether a ValidationException says that there is no such job: "Requested resource not found."."""
     return error.code == "ValidationException" and "not found" in error.words.lower()
+
+
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """For `stoker doctor --stack`: what `checks` finds, with an answer of AWS while a person waits."""
+    with LEFT.asked(options) as (client, settings):
+        yield from checks(client, settings, request.store)
+
+
+def checks(api: AwsApi, settings: SagemakerSettings, store: str) -> Iterator[Check]:
+    """What a stack with these settings finds."""
+    return account_checks(api, settings, store, listed=_jobs_check(api), own=_role_check(api, settings), policy=POLICY)
+
+
+def _jobs_check(api: AwsApi) -> Iterator[Check]:
+    try:
+        api.call("sagemaker", "list_training_jobs", MaxResults=1)
+    except BackendError as error:
+        fix = f"the account needs sagemaker:ListTrainingJobs; {POLICY}" if is_denied(error) else error.fix
+        yield Check(name="training jobs", found="", problem=error.message, fix=fix)
+    else:
+        yield Check(name="training jobs", found="listed")
+
+
+def _role_check(api: AwsApi, settings: SagemakerSettings) -> Iterator[Check]:
+    if settings.get("role"):
+        yield role_check(api, "role", str(settings.get("role")), TRUSTED)
+    else:
+        fix = "name one: role = 'arn:aws:iam::…:role/…'"
+        yield Check(name="role", found="", problem="jobs have no role, and do not start without one", fix=fix)
+
+
+def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
+    """The rights that are missing."""
+    with LEFT.asked(options) as (client, settings):
+        return preparation(client, settings, store)
+
+
+def preparation(api: AwsApi, settings: SagemakerSettings, store: str) -> Preparation | None:
+    """The least policies where this identity may not list training jobs, or jobs have no role; None otherwise."""
+    identity = api.call("sts", "get_caller_identity")
+    what = "" if settings.get("role") else "a role of training jobs, with these policies; name it as `role`"
+    try:
+        api.call("sagemaker", "list_training_jobs", MaxResults=1)
+    except BackendError as error:
+        if not is_denied(error):
+            raise
+        what = f"rights for {identity.get('Arn')}: {error.message}"
+    if not what:
+        return None
+    account, region = str(identity.get("Account") or "*"), str(settings.get("region", "*"))
+    places = {"account": account, "region": region, "store": store}
+    policies = {
+        "whoever runs Stoker": policy(DRIVER, **places, passed=settings.get("role", ""), trusted=TRUSTED),
+        "the role of jobs (role)": policy(JOB, **places),
+        "who may take it (its trust policy)": trust_policy(TRUSTED),
+    }
+    return Preparation(text=policies_text(policies), what=what, apply=None)
+
+
+# What runs left: SageMaker keeps the records of jobs for ever.
+
+LEFT: Final = Leftovers(SagemakerClient, SagemakerSettings)
+left_jobs, end_left, end_recorded = LEFT.left_jobs, LEFT.end_left, LEFT.end_recorded
+
+
+def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
+    """End the jobs of this database's runs that nobody continues."""
+    jobs: set[str] = set()
+    ended = tuple(run_prefix(run) for run in set(sweep.ours) - sweep.kept)
+
+    def clean(client: SagemakerClient) -> None:
+        for name in list(client.live("stoker-")):
+            if name.startswith(ended):
+                jobs.add(name)
+                if not sweep.dry_run:
+                    client.end(name)
+
+    LEFT.sweep(parts, sweep, clean)
+    yield Leftover(kind="sagemaker_jobs", noun="training job", rest="of runs on SageMaker", count=len(jobs))

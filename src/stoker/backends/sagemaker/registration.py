@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Mapping, NoReturn
 
-from stoker.backends.aws.settings import complete_region, image_of_settings, usual_region
+from stoker.backends.aws.api import complete_region, image_of_settings, usual_region
 from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
@@ -57,7 +57,7 @@ SETUP: Final = StackSetup(
     usual=usual_region,
     name=lambda region: f"sagemaker-{region}",
     store="The artifact store, a bucket in this region: s3://BUCKET/PREFIX",
-    prepare=later("stoker.backends.sagemaker.outside:prepare"),
+    prepare=later("stoker.backends.sagemaker.client:prepare"),
 )
 
 
@@ -76,11 +76,11 @@ SAGEMAKER: Final = Backend(
     ),
     puller=puller,
     parent_image=image_of_settings(SagemakerSettings),
-    probe=later("stoker.backends.sagemaker.outside:probe"),
+    probe=later("stoker.backends.sagemaker.client:probe"),
     setup=SETUP,
-    left_jobs=of_parts("stoker.backends.sagemaker.outside:left_jobs"),
-    end_left=of_parts("stoker.backends.sagemaker.outside:end_left"),
-    leftovers=of_parts("stoker.backends.sagemaker.outside:sweep_accounts"),
-    end_recorded=later("stoker.backends.sagemaker.outside:end_recorded"),
+    left_jobs=of_parts("stoker.backends.sagemaker.client:left_jobs"),
+    end_left=of_parts("stoker.backends.sagemaker.client:end_left"),
+    leftovers=of_parts("stoker.backends.sagemaker.client:sweep_accounts"),
+    end_recorded=later("stoker.backends.sagemaker.client:end_recorded"),
     beside=beside,
 )

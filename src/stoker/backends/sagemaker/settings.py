@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Mapping
 
 import attrs
 
-from stoker.backends.aws.settings import AwsSettings
+from stoker.backends.aws.api import AwsSettings
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError

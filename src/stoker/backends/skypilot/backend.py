@@ -13,8 +13,8 @@ import time
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.checks import own_visibility, ranks_elsewhere
-from stoker.backends.base.secrets import credentials
+from stoker.backends.base.messages import credentials
+from stoker.backends.base.platforms import own_visibility, ranks_elsewhere
 from stoker.backends.base.watched import Watched
 from stoker.backends.skypilot import catalog, requests
 from stoker.backends.skypilot.catalog import Offer

@@ -20,8 +20,8 @@ import attrs
 
 from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
 from stoker.backends.base.logins import Here, login
+from stoker.backends.base.messages import credentials
 from stoker.backends.base.platforms import SLOW, Answers, Away, DiskFull, JobReport
-from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.base.watched import GATHER, PAUSES, Watched
 from stoker.backends.slurm import script as slurmscript

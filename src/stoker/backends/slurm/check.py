@@ -13,7 +13,7 @@ import attrs
 
 from stoker.backends.base.backend import BY_ITSELF
 from stoker.backends.base.leasing import OWN_VISIBILITY
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.slurm.devices import GPU, device_request
 from stoker.backends.slurm.environment import node_python, uses_own_python
 from stoker.backends.slurm.facts import part_of

@@ -1,13 +1,5 @@
-"""Submits the driver of a detached run as a small job of the cluster, from where it submits the run's steps.
-
-That job needs what the driver needs here: the database, the home, the code. So the cluster's nodes have to see this
-machine's folders. Options are those of https://slurm.schedmd.com/sbatch.html.
-
-The job outlives its node and its time limit. Slurm starts it again when its node fails, when it is preempted, or when
-somebody requeues it. Before its limit Slurm signals the script (`--signal=B:USR1@…`), which has the driver leave the
-run and requeues its own job. A driver that was killed alone is started again at once. The next start resumes the run
-(`run.detaching`).
-"""
+"""Drivers as small jobs of the cluster, submitted from where a run's steps are, at once or by scrontab's entries:
+https://slurm.schedmd.com/scrontab.html"""
 
 from __future__ import annotations
 
@@ -16,8 +8,9 @@ import os
 import shlex
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import LEFT, RESTARTED_BY
+from stoker.backends.base.backend import LEFT, RESTARTED_BY, TimerJob
 from stoker.backends.base.logins import Login, login
+from stoker.backends.base.timers import Crontab
 from stoker.backends.slurm.cluster import ClusterFacts, cluster_facts
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.script import SCRIPT, time_text
@@ -129,22 +122,24 @@ def script(
 
 
 def _options(settings: SlurmSettings, folder: str, name: str, *, output: str, limit: float | None) -> Iterator[str]:
-    driver: Mapping[str, Any] = settings.get("driver", {})
     yield f"--job-name={name}"
     yield f"--chdir={folder}"
     yield f"--output={output.replace('%', '%%')}"
     yield "--open-mode=append"
     yield "--export=ALL"
+    yield from ("--nodes=1", "--ntasks=1", *_request(settings, limit), "--requeue", f"--signal=B:USR1@{WARNING}")
+
+
+def _request(settings: SlurmSettings, limit: float | None) -> Iterator[str]:
+    driver: Mapping[str, Any] = settings.get("driver", {})
     for field in _WHERE:
         value = driver[field] if field in driver else settings.get(field)
         if value is not None:
             yield f"--{field}={value}"
-    yield from ("--nodes=1", "--ntasks=1", "--cpus-per-task=1")
+    yield "--cpus-per-task=1"
     yield f"--mem={math.ceil((driver.get('memory') or DRIVER_MEMORY) / _MIB)}M"
     if limit is not None:
         yield f"--time={time_text(limit) if limit < UNLIMITED else 'UNLIMITED'}"
-    yield "--requeue"
-    yield f"--signal=B:USR1@{WARNING}"
 
 
 def _limit(settings: SlurmSettings, machine: Login) -> float | None:
@@ -168,3 +163,26 @@ def longest(cluster: ClusterFacts, partitions: str | None) -> float | None:
     limits = [cluster.partitions[name].longest for name in names if name in cluster.partitions]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known and len(known) == len(names) else None
+
+
+class Scrontab(Crontab):
+    """The user's scrontab on a cluster."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        request = _request(settings, settings.get("driver", {}).get("time_limit"))
+        super().__init__("scrontab", login=login(settings.get("host")), options=tuple(request))
+        self._shares = settings.shares
+
+    def check(self, job: TimerJob) -> None:
+        """Its jobs also need the files of this machine."""
+        if not self._shares:
+            raise UsageError(
+                "scrontab runs the schedule on the cluster, whose nodes do not see this machine's files",
+                fix="add it on the login node, or --on crontab; or set shares_files, if the nodes do see them",
+            )
+        super().check(job)
+
+
+def timer(options: Mapping[str, Any]) -> Scrontab:
+    """What starts schedules on a cluster, by settings of the stack."""
+    return Scrontab(SlurmSettings(**options))

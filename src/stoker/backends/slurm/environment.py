@@ -1,19 +1,23 @@
-"""The lines of a batch script that make a step's environment: modules, lines of the stack, conda or venv. Pure.
-
-They run in this order, so that `setup` can put conda on the path. The first that fails ends the job, and is written to
-its stderr behind `SETUP_FAILED_MARK`.
-"""
+"""The lines of a batch script that make a step's environment: modules, lines of the stack, conda or venv; and who pulls
+its image: enroot, Apptainer or Singularity, each with its own files of logins."""
 
 from __future__ import annotations
 
 import hashlib
+import netrc
+import os
 import shlex
 import sys
-from typing import Final, Iterator
+from pathlib import Path
+from typing import Any, Callable, Final, Iterator, Mapping
 
+from stoker.backends.base.pulling import Puller
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import SETUP_FAILED_MARK
+from stoker.core.errors import BackendError
 from stoker.core.plan import Job
+from stoker.images.credentials import Credentials, credentials
+from stoker.images.registries import ImageReference
 
 OWN: Final = sys.executable
 """The interpreter on nodes that see this machine's folders, unless settings name another one."""
@@ -40,6 +44,12 @@ if exact and version.split(".")[:2] != exact.split("."):
     sys.exit("%s is Python %s, and the step is sent as a pickle of Python %s: define it in a file"
              % (sys.executable, version, exact))"""
 """Runs on any Python, also on version 2. That it is new enough for the worker says the worker itself."""
+ENROOT_FIX: Final = "write a line into ~/.config/enroot/.credentials: machine {registry} login USER password TOKEN"
+_APPTAINER_LOGIN: Final = "log in there: {program} registry login --username USER docker://{{registry}}"
+_SINGULARITY_LOGIN: Final = "log in there: {program} remote login --username USER docker://{{registry}}"
+_APPTAINER: Final[Mapping[str, str]] = {"apptainer": _APPTAINER_LOGIN, "singularity": _SINGULARITY_LOGIN}
+"""Program → how one logs in. https://apptainer.org/docs/user/latest/docker_and_oci.html#authentication-for-private-images
+and https://docs.sylabs.io/guides/latest/user-guide/singularity_and_docker.html"""
 
 
 def uses_own_python(settings: SlurmSettings) -> bool:
@@ -154,3 +164,64 @@ def _venv(settings: SlurmSettings) -> Iterator[str]:
 def _path(text: str) -> str:
     """A word of the shell, in which a "~/" is the node's home."""
     return f'"$HOME"/{shlex.quote(text[2:])}' if text.startswith("~/") else shlex.quote(text)
+
+
+def puller_of(options: Mapping[str, Any]) -> Puller | None:
+    """Who pulls on the nodes, under these settings of the backend; None where nothing runs images."""
+    settings = SlurmSettings(**options)
+    container = settings.get("container", "")
+    if not container:
+        return None
+    host = settings.get("host", "")
+    if container == "pyxis":
+        who, fix, account = "enroot on the cluster's nodes", ENROOT_FIX, enroot_account(os.environ)
+    else:
+        who, fix = f"{container} on the cluster's nodes", _APPTAINER[container].format(program=container)
+        account = apptainer_account(container, os.environ)
+    defines = container != "pyxis"
+    if host:
+        return Puller(who=who, fix=fix, unseen=f"its logins are on the cluster behind {host}", defines=defines)
+    return Puller(who=who, fix=fix, account=account, defines=defines)
+
+
+def enroot_account(environ: Mapping[str, str]) -> Callable[[ImageReference], Credentials | None]:
+    """The logins of enroot: a file in the format of netrc, in which a password may be a shell's expression.
+
+    https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md; the folder is ENROOT_CONFIG_PATH, by default
+    ~/.config/enroot (https://github.com/NVIDIA/enroot/blob/master/conf/enroot.conf.in).
+    """
+    home = environ.get("HOME") or os.path.expanduser("~")
+    config = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    path = Path(environ.get("ENROOT_CONFIG_PATH") or os.path.join(config, "enroot"), ".credentials")
+
+    def account(name: ImageReference) -> Credentials | None:
+        try:
+            entry = netrc.netrc(str(path)).authenticators(name.server)
+        except FileNotFoundError:
+            return None
+        except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
+            raise BackendError(f"{path} cannot be read: {getattr(error, 'msg', error)}") from error
+        if entry is None:
+            return None
+        user, _, password = entry
+        if str(password).startswith("$"):
+            raise BackendError(f"the password for {name.server} in {path} is what a command prints there")
+        return Credentials(user=user or "", secret=password or "", source=str(path))
+
+    return account
+
+
+def apptainer_account(program: str, environ: Mapping[str, str]) -> Callable[[ImageReference], Credentials | None]:
+    """The logins of Apptainer or Singularity: variables, then its own file in docker's format, then docker's."""
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    prefixes = ("APPTAINER", "SINGULARITY") if program == "apptainer" else ("SINGULARITY",)
+    folder = Path(environ.get(f"{program.upper()}_CONFIGDIR") or home / f".{program}")
+
+    def account(name: ImageReference) -> Credentials | None:
+        for prefix in prefixes:
+            user, secret = (environ.get(f"{prefix}_DOCKER_{word}", "") for word in ("USERNAME", "PASSWORD"))
+            if user and secret:
+                return Credentials(user=user, secret=secret, source=f"{prefix}_DOCKER_USERNAME")
+        return credentials(name, {**environ, "REGISTRY_AUTH_FILE": str(folder / "docker-config.json")})
+
+    return account

@@ -13,8 +13,8 @@ import time
 from typing import Any, Callable, Collection, Final, Iterable, Mapping, Sequence
 
 from stoker.backends.base.logins import Login
+from stoker.backends.base.messages import credentials
 from stoker.backends.base.platforms import Away
-from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.cluster import cluster_facts

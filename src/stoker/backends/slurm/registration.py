@@ -15,7 +15,7 @@ def puller(options: Mapping[str, Any]) -> Puller | None:
     """Who pulls images on the cluster's nodes."""
     if not SlurmSettings(**options).get("container", ""):
         return None
-    from stoker.backends.slurm.pulling import puller_of
+    from stoker.backends.slurm.environment import puller_of
 
     return puller_of(options)
 
@@ -58,11 +58,11 @@ SLURM: Final = Backend(
         help="Run the step on the stack's Slurm cluster: `@slurm(partition='gpu', time_limit='4h', gpu=1)`.",
     ),
     doctor=lambda: reach("slurm", commands=("sbatch",)),
-    leftovers=of_parts("stoker.backends.slurm.left:leftovers", folder="slurm"),
-    has_driver=later("stoker.backends.slurm.left:has_driver"),
-    timer=later("stoker.backends.slurm.timers:timer"),
-    left_jobs=of_parts("stoker.backends.slurm.left:left_jobs", folder="slurm"),
-    end_left=of_parts("stoker.backends.slurm.left:end_left", folder="slurm"),
+    leftovers=of_parts("stoker.backends.slurm.orphans:leftovers", folder="slurm"),
+    has_driver=later("stoker.backends.slurm.orphans:has_driver"),
+    timer=later("stoker.backends.slurm.detach:timer"),
+    left_jobs=of_parts("stoker.backends.slurm.orphans:left_jobs", folder="slurm"),
+    end_left=of_parts("stoker.backends.slurm.orphans:end_left", folder="slurm"),
     end_recorded=later("stoker.backends.slurm.orphans:end_recorded"),
     beside=later("stoker.backends.slurm.byhand:places"),
 )

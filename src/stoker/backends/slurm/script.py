@@ -24,7 +24,7 @@ import attrs
 
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, least_nodes, nodes_of
-from stoker.backends.base.mounts import Mount
+from stoker.backends.base.overlays import Mount
 from stoker.backends.slurm.devices import device_request, vendor_of
 from stoker.backends.slurm.environment import image_file, node_python, python_lines, setup_lines, uses_own_python
 from stoker.backends.slurm.settings import AUTO, SlurmSettings

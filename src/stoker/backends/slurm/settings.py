@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Iter
 
 import attrs
 
-from stoker.backends.base.mounts import parse_mounts
+from stoker.backends.base.overlays import parse_mounts
 from stoker.backends.slurm import values
 from stoker.core import units
 from stoker.core.accelerators import Accelerator

@@ -14,7 +14,7 @@ import sys
 from typing import Any, Callable, Final, Mapping, TypeVar, overload
 
 from stoker.core.errors import UsageError
-from stoker.core.launch import Launch
+from stoker.core.settings import Launch
 from stoker.core.usercode import caller
 from stoker.launchers.accelerate import Accelerate
 from stoker.pipelines.functional import LAUNCH_MARK, Pipeline, Step

@@ -20,7 +20,7 @@ from typing import Callable, Final, Iterable, Iterator, Sequence
 import attrs
 
 from stoker.core.findings import Finding
-from stoker.core.proof import Fact, UnknownFact
+from stoker.core.receipt import Fact, UnknownFact
 from stoker.plan.packages import HARMLESS
 from stoker.plan.rules import PlanFacts, StepDistribution
 from stoker.vendors.builds import Hardware, Version, dotted, numbers

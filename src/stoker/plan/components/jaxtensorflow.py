@@ -7,7 +7,7 @@ from typing import Final, Iterator, Mapping, Sequence
 import attrs
 from packaging.specifiers import SpecifierSet
 
-from stoker.core.proof import Fact, UnknownFact
+from stoker.core.receipt import Fact, UnknownFact
 from stoker.plan.components.base import Evidence, ProofComponent, no_facts, problem_finding
 from stoker.plan.components.releases import (
     LIBRARIES,

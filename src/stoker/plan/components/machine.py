@@ -7,7 +7,7 @@ from typing import Final, Iterator, Sequence
 
 from stoker.core.accelerators import MODELS
 from stoker.core.imagenames import has_known_name, has_no_gate, is_for_arm
-from stoker.core.proof import Fact, UnknownFact
+from stoker.core.receipt import Fact, UnknownFact
 from stoker.core.units import size_text
 from stoker.plan.components.base import CHIP, DRIVER, Evidence, ProofComponent, driver_text, models_text, runs_cuda
 from stoker.plan.packages import TORCH_PYTHONS

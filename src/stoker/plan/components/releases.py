@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from stoker.core.findings import Finding
 from stoker.core.imagenames import cuda_of_tag
-from stoker.core.proof import Fact, UnknownFact
+from stoker.core.receipt import Fact, UnknownFact
 from stoker.plan.components.base import (
     Evidence,
     ProofComponent,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, Iterator, Mapping, NamedTuple, Sequence
 
-from stoker.core.proof import Fact, UnknownFact
+from stoker.core.receipt import Fact, UnknownFact
 from stoker.plan.components.base import (
     DRIVER,
     Evidence,

@@ -13,7 +13,7 @@ import attrs
 from packaging.specifiers import SpecifierSet
 
 from stoker.core.imagenames import cuda_of_tag
-from stoker.core.proof import Fact, UnknownFact
+from stoker.core.receipt import Fact, UnknownFact
 from stoker.core.units import value_or
 from stoker.plan.components.base import Evidence, ProofComponent, no_facts, problem_finding
 from stoker.plan.components.cudalibraries import provided

@@ -13,7 +13,7 @@ from typing import Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core.findings import Finding
-from stoker.core.proof import UnknownFact
+from stoker.core.receipt import UnknownFact
 from stoker.plan.components.base import USES_DEVICES, Evidence, ProofComponent, problem_finding
 from stoker.plan.components.cudalibraries import provided, requirements_known
 from stoker.plan.components.releases import (

@@ -24,8 +24,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import RESTARTED_BY, SENDS_LOGS, DetachedRun, DriverJob, DriverStart
 from stoker.backends.base.drivers import document, loopback
-from stoker.backends.base.messages import is_below
-from stoker.backends.base.secrets import credentials
+from stoker.backends.base.messages import credentials, is_below
 from stoker.backends.kubernetes.api.access import SERVICE_ACCOUNT
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing, reached
 from stoker.backends.kubernetes.api.follow import main_state

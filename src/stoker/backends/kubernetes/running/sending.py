@@ -14,7 +14,7 @@ import os
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.secrets import credentials
+from stoker.backends.base.messages import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing
 from stoker.backends.kubernetes.explain.refusals import refusal_of

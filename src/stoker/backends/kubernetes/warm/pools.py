@@ -20,8 +20,8 @@ import attrs
 from stoker.backends.base.adoption import EarlierJob
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import samples_file
+from stoker.backends.base.messages import credentials
 from stoker.backends.base.platforms import Away
-from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
 from stoker.backends.kubernetes.api.follow import Follower, is_complete, main_state

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO, ClassVar, Final, Iterator, Mapping
 
-from stoker.core.preview import Picture, Preview, picture_type
+from stoker.core.artifact import Picture, Preview, picture_type
 from stoker.core.usercode import script_module
 from stoker.integrations.zenml.parts import fileio
 from stoker.store.serializers import registry
