@@ -19,7 +19,6 @@ from stoker.backends.base.backend import RESTARTED_BY
 from stoker.cli import target as targets
 from stoker.cli.output import run_argument, stack_option
 from stoker.client import Client, Run
-from stoker.client.leftjobs import end_recorded_jobs, names, recorded_jobs
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.words import count_text
@@ -28,6 +27,7 @@ from stoker.run import commandline, detaching, driver, rerun, start
 from stoker.run.commandline import HELP, RUN_OPTIONS, CommandLine, apply_run_options
 from stoker.run.detaching import Detachment
 from stoker.run.firing import RUN_ID
+from stoker.run.left import end_recorded_jobs, names, recorded_jobs
 from stoker.store.store import Store
 
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"

@@ -18,13 +18,14 @@ from stoker.backends.base.backend import LeftJob, Leftover, Sweep
 from stoker.backends.registry import BACKENDS
 from stoker.cli.output import json_option, paint, print_json, stack_option
 from stoker.client import Client
-from stoker.client.leftjobs import left_jobs, names, parts_by_backend, recorded_jobs, shown_status
+from stoker.client.leftjobs import left_jobs, parts_by_backend, shown_status
 from stoker.core import units
 from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError, UsageError
 from stoker.core.words import count_text, memory_text
 from stoker.images import environments
 from stoker.images.layers import LayerCache
 from stoker.report.streams import echo, say
+from stoker.run.left import names, recorded_jobs
 from stoker.stacks import Retention
 from stoker.store import check as artifact_sweep
 from stoker.store.check import COPY, Damage, StoreCheck, check_store

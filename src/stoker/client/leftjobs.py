@@ -8,19 +8,16 @@ import json
 import os
 import socket
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Collection, Final, Iterable, Iterator, Literal, Mapping, Sequence
+from typing import Any, Collection, Final, Iterator, Literal, Mapping
 
 from stoker import stacks
 from stoker.backends.base.backend import LeftJob
 from stoker.backends.registry import BACKENDS
 from stoker.core.errors import Away, StokerError
-from stoker.plan import plandoc
 from stoker.settings.options import is_backend
 from stoker.store.access import create_file, make_folders
-from stoker.store.batch import RowBatch
-from stoker.store.rows import DRIVER_JOB, DRIVER_OUTPUT, DRIVER_PLACE, EventRow, RunRow
+from stoker.store.rows import DRIVER_JOB, DRIVER_OUTPUT, DRIVER_PLACE, RunRow
 from stoker.store.store import Store
 
 _PARTS: Final = "usual-parts"
@@ -37,10 +34,6 @@ _RECENT: Final = 5.0
 that moment moves when the clock is set, as after a virtual machine was paused."""
 _SAME_START: Final = 2.0
 """Seconds by which two readings of one process's start may differ; a pid is not reused that fast."""
-PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between two tries to reach a platform, longer each time."""
-
-Identity = Mapping[str, Any]
 
 
 def left_jobs(home: str, runs: Collection[str]) -> list[LeftJob]:
@@ -189,61 +182,3 @@ def _is_alive(driver: Mapping[str, Any], silent: float) -> bool:
     if not isinstance(recorded, (int, float)) or abs(start - recorded) <= _SAME_START:
         return True
     return silent <= _RECENT
-
-
-def recorded_jobs(store: Store, run_id: str = "") -> dict[str, dict[str, list[Identity]]]:
-    """The jobs that were left, of one run or of all: run → the backend's name in its stack → identities."""
-    left: dict[str, dict[str, list[Identity]]] = {}
-    for event in store.records.left_events(run_id):
-        if event.kind == "left":
-            jobs = left.setdefault(event.run_id, {}).setdefault(str(event.data.get("backend", "")), [])
-            jobs += [job for job in event.data.get("jobs", ()) if isinstance(job, dict)]
-        else:
-            left.pop(event.run_id, None)
-    return left
-
-
-def names(jobs: Iterable[Identity]) -> list[str]:
-    """What jobs are called, for people."""
-    return list(dict.fromkeys(str(job.get("job", "a job")) for job in jobs))
-
-
-def end_recorded_jobs(store: Store, run_id: str, say: Callable[[str], None]) -> list[str]:
-    """End the jobs that a run left; the names of those that still ran. A platform that does not answer is asked again
-    until it does.
-    """
-    row = store.records.run(run_id)
-    text = store.records.plan(row.id)
-    options = plandoc.load(text).settings.backend if text else {}
-    ended: list[str] = []
-    for name, jobs in recorded_jobs(store, row.id).get(row.id, {}).items():
-        stack = stacks.load(row.stack)
-        part = stack.part(name)
-        end = BACKENDS.load(part.flavor).end_recorded
-        if end is not None:
-            ended += _persistently(partial(end, options.get(name, part.options), jobs), say)
-    event = EventRow(
-        run_id=row.id,
-        seq=store.records.next_seq(row.id),
-        time=time.time(),
-        kind="left-ended",
-        data={"jobs": ended},
-    )
-    batch = RowBatch()
-    batch.event(event)
-    store.records.write(batch, run_id=row.id, token=row.token)
-    return ended
-
-
-def _persistently(end: Callable[[], Sequence[str]], say: Callable[[str], None]) -> Sequence[str]:
-    tries, first = 0, time.time()
-    while True:
-        try:
-            return end()
-        except Away as error:
-            pause = PAUSES[min(tries, len(PAUSES) - 1)]
-            tries += 1
-            if tries == 1:
-                since = time.strftime("%H:%M:%S", time.localtime(first))
-                say(f"the platform has not answered since {since}: {error.message}; asked again until it does (Ctrl-C)")
-            time.sleep(pause)
