@@ -12,13 +12,16 @@ import yaml
 from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
 from stoker.worker.failure import Ending, exceptions_in, explain_failure
-from stoker.worker.kernel import XIDS, of_xid, reported, xid_in
 from stoker.worker.signatures import (
+    XIDS,
     Signature,
     find_signature,
     general,
     general_words,
+    of_xid,
     own_rows,
+    reported,
+    xid_in,
 )
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))

@@ -1,5 +1,8 @@
 """The description of a stored value, which rows and messages carry, the bytes of a small value with it; and what a
-value looks like, as data."""
+value looks like, as data.
+
+The other values' bytes are in `store`, under their digest.
+"""
 
 from __future__ import annotations
 

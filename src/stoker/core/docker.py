@@ -1,5 +1,8 @@
 """The settings of the image in which a step runs, which `images` renders and builds; and the facts of an image, which
-`images.registry` reads and `plan.preflight` checks."""
+`images.registry` reads and `plan.preflight` checks.
+
+An empty field means that a fact is not known, never that the image lacks something.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +177,7 @@ class DockerSettings:
     """What the image is for, such as "cuda12.4": it picks the parent image and torch's wheels."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ImageFacts:
     """An image's configuration in the words of the checks."""
 

@@ -1,5 +1,11 @@
 """The graph that every way of writing a pipeline becomes: nodes, their inputs, fan-outs; and what the class form adds:
-where each step of a flow may go next."""
+where each step of a flow may go next.
+
+A graph is what the user wrote, with Python values in it. `plan.planner` turns it into a `Plan`, which is JSON.
+
+The front end reads it from the step methods (`flows.transitions`), the engine follows it, the command line shows
+it. Also the names of the outputs in which a finished task records where it goes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The Python packages that a step needs, in an image or in an environment of its own on this machine; and locks: the
-exact packages that requirements come to, as a resolver found them."""
+exact packages that requirements come to, as a resolver found them.
+
+Values only: `plan` puts them into an image's settings, `images.environments` makes an environment of them.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +247,7 @@ def _conda_version(name: str, version: str) -> str:
     return version
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class LockedList:
     """What one call of the installer installs."""
 
@@ -254,7 +257,7 @@ class LockedList:
     """A requirements file: the options of the list's own lines, then `name==version --hash=…` for each package."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Lock:
     """The exact packages of one image, or of one environment."""
 
@@ -302,7 +305,7 @@ class Lock:
         return tuple(pins[name] for name in sorted(pins))
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Unresolved:
     """Why there is no lock."""
 
@@ -322,7 +325,7 @@ class Unresolved:
         return self.sure and self.trouble in ("conflict", "missing")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Resolution:
     """What is known, before a build, of what it will install."""
 

@@ -1,5 +1,12 @@
 """What a step did with its accelerators: the receipt that `devices.receipt` writes and everybody reads; and the proof
-of them before the run: proved, refused, or not proved, with the facts and their sources."""
+of them before the run: proved, refused, or not proved, with the facts and their sources.
+
+A number that nothing measured is None, never 0: a driver that does not tell is no idle device. It has no words
+either: the empty text, never "0".
+
+`plan.proving` makes it, the plan keeps it with the step, and the gate in the job finds what is really there. Each class
+is written as JSON by its fields: `{"verdict", "facts", "unknown", "refused"}`.
+"""
 
 from __future__ import annotations
 

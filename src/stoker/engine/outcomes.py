@@ -191,10 +191,10 @@ def _driver_report(lease: Lease | None) -> tuple[Signature, str] | None:
     if lease is None or lease.simulated or not lease.held:
         return None
     from stoker.devices import samples  # only for steps with devices, as the next one
-    from stoker.worker import kernel
+    from stoker.worker import signatures
 
     nodes = [one for one in (lease, *lease.others) if one.samples]
-    return kernel.reported(event for one in nodes for event in samples.read(one.samples).events)
+    return signatures.reported(event for one in nodes for event in samples.read(one.samples).events)
 
 
 def last_words(facts: Mapping[str, Any]) -> list[LogLine]:

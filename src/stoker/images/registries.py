@@ -1,5 +1,12 @@
 """Image registries: the reference of an image there, what each kind calls its permissions, and where built images of a
-stack go."""
+stack go.
+
+A `RegistryFlavor` is what is known of one kind of registry: its host names, its words for the permissions to read and
+to write, the command that logs in, and its rules for names. A `ContainerRegistry` is the one that a stack names. Its
+password is a reference here; `credentials.logged_in` is given what reads it.
+
+`core.imagenames` parses names; here a text that is no image's name is an error.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Moves a file's imports of ZenML to `stoker.integrations.zenml`, which has ZenML's names, and changes nothing else.
 
 A project is migrated so where Stoker's own words do not say all that it says. Pure: bytes in, bytes and notes out.
+Also what import statements of ZenML and Metaflow bind names to, and each name's new module; the others stay.
 """
 
 from __future__ import annotations

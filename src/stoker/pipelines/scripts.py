@@ -1,5 +1,11 @@
 """A pipeline as a script: its parameters on a command line (`--lr 0.01`, `--rates 1 2`, `--fast`, `--no-fast`), and its
-end: `python train.py` ends as `stoker run train.py` does."""
+end: `python train.py` ends as `stoker run train.py` does.
+
+An error of Stoker's that nothing catches is a message and an exit code, not a traceback, and so is Ctrl-C in a call of
+Stoker's.
+
+What a word means is the signature's business. The options that every run has are `run.commandline`'s.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
 """What is known of a run while it goes on: a row for each step, what waits and why, devices, numbers, and which lines
-of a distributed step are shown meanwhile."""
+of a distributed step are shown meanwhile.
+
+Views are made of it: a terminal's (`report.terminal`, `report.live`) and a notebook's (`report.notebook`). It is told
+what happens as a `core.observer.Observer` is, by the engine or by who follows a run in the store, and writes nothing.
+
+All ranks write much the same. Of ranks other than 0 only lines that look like errors are shown, with whole tracebacks;
+the log has everything. Warnings are left out, because every rank writes the same ones.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from typing import Any, Final, Iterable, Literal, Mapping, Sequence
 import attrs
 
 from stoker.core.plan import LogLine, Plan, StepPlan
-from stoker.core.values import define
+from stoker.core.values import define, frozen
 from stoker.core.words import EXPECTED_START
 
 RECENT: Final = 20
@@ -311,7 +318,7 @@ def _first_line(text: str) -> str:
     return text.strip(": \n").partition("\n")[0]
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Block:
     """A traceback that has begun and not ended."""
 

@@ -105,7 +105,7 @@ class Ending:
     kernel: tuple[str, ...] = ()
     """The telling lines of the kernel's log (`kernel.KernelLog`)."""
     driver: tuple[Signature, str] | None = None
-    """What the driver reported of the attempt's devices meanwhile (`kernel.reported`)."""
+    """What the driver reported of the attempt's devices meanwhile (`xids.reported`)."""
 
 
 @frozen(kw_only=True)
@@ -292,10 +292,7 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
 
     The kernel's evidence outweighs what was raised, and that outweighs what was printed.
     """
-    from stoker.worker import (
-        kernel,  # imported when something failed: that would cost a start 2 ms
-        signatures,
-    )
+    from stoker.worker import signatures
     from stoker.worker.nativestack import NATIVE_FRAME
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
@@ -321,11 +318,11 @@ def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> E
     if explanation.cause == CRASHED and not explanation.evidence:
         explanation = attrs.evolve(explanation, evidence=place_of_fault(lines))
     if ending.oom and explanation.cause == KILLED and (number == signal.SIGKILL or row is not None):
-        killed = [line for line in ending.kernel if "Killed process" in line]
-        return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *killed[-1:]]))
+        kernel = [line for line in ending.kernel if "Killed process" in line]
+        return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *kernel[-1:]]))
     event = None
     if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS):
-        event = kernel.xid_in(ending.kernel) or ending.driver
+        event = signatures.xid_in(ending.kernel) or ending.driver
     elif explanation.cause in (CRASHED, DRIVER_BROKEN) or (
         explanation.cause in _OPEN and _OF_A_GPU.search("\n".join([*raised, printed]))
     ):

@@ -266,10 +266,10 @@ def _watched(meter: Callable[[Sequence[Device]], Meter] | None, devices: Sequenc
 
 def _event_text(event: Mapping[str, Any]) -> str:
     """What an event of a meter says of the hardware; empty for other events."""
-    from stoker.worker import kernel
+    from stoker.worker import signatures
 
     if "xid" in event:
-        row = kernel.of_xid(event["xid"])
+        row = signatures.of_xid(event["xid"])
         hardware = row is not None and row.cause == status.GPU_HARDWARE
         return f"the driver reported Xid {event['xid']}: {row.why}" if row is not None and hardware else ""
     if "ecc" in event:

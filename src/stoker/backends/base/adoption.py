@@ -1,4 +1,7 @@
-"""What outlives its driver on a platform: which jobs a later driver adopts, and which folders of jobs nobody needs."""
+"""What outlives its driver on a platform: which jobs a later driver adopts, and which folders of jobs nobody needs.
+
+A job is adopted for the same step with the same request, if it still runs or went well. A failed job is tried again.
+"""
 
 from __future__ import annotations
 

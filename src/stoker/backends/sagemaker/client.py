@@ -1,4 +1,8 @@
-"""The calls to SageMaker that the backend makes, and what is asked of an account outside of a run."""
+"""The calls to SageMaker that the backend makes, and what is asked of an account outside of a run.
+
+Two identities act: the one that runs Stoker (`DRIVER`), and the job's `role`, by which SageMaker pulls the image and
+writes the log, and the step's code reads and writes the artifact store (`JOB`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,17 @@
 """Drivers as small jobs of the cluster, submitted from where a run's steps are, at once or by scrontab's entries:
-https://slurm.schedmd.com/scrontab.html"""
+https://slurm.schedmd.com/scrontab.html
+
+That job needs what the driver needs here: the database, the home, the code. So the cluster's nodes have to see this
+machine's folders. Options are those of https://slurm.schedmd.com/sbatch.html.
+
+The job outlives its node and its time limit. Slurm starts it again when its node fails, when it is preempted, or when
+somebody requeues it. Before its limit Slurm signals the script (`--signal=B:USR1@…`), which has the driver leave the
+run and requeues its own job. A driver that was killed alone is started again at once. The next start resumes the run
+(`run.detaching`).
+
+Slurm starts each as a small job of the user's, with the options in the `#SCRON` lines before it. The job is the
+driver, so nodes have to see this machine's folders, as drivers of detached runs do.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
 """The lines of a batch script that make a step's environment: modules, lines of the stack, conda or venv; and who pulls
-its image: enroot, Apptainer or Singularity, each with its own files of logins."""
+its image: enroot, Apptainer or Singularity, each with its own files of logins.
+
+They run in this order, so that `setup` can put conda on the path. The first that fails ends the job, and is written to
+its stderr behind `SETUP_FAILED_MARK`.
+
+A cluster that is reached from this machine without a `host` shares the user's home with its nodes, so that the files
+can be read here. Those of a cluster behind a login node cannot.
+"""
 
 from __future__ import annotations
 
