@@ -6,14 +6,13 @@ namespace are seen (`flows.namespaces`). Children come newest first, as Metaflow
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.client.runs import Run as StoredRun
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, nearest
-from stoker.core.graph import CONSTANTS, GANG, OWN, CaughtFailure
+from stoker.core.graph import GANG, OWN, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
 from stoker.flows.exceptions import (
@@ -22,15 +21,21 @@ from stoker.flows.exceptions import (
     MetaflowNotFound,
     failure_of,
 )
-from stoker.flows.namespaces import client, get_namespace, replace_tags, system_tags_of
+from stoker.flows.namespaces import (
+    client,
+    get_namespace,
+    replace_tags,
+    rows_by_step,
+    stored_run,
+    system_tags_of,
+    wired_constants,
+)
 from stoker.flows.provenance import Lineage, Metadata, MetaflowCode, code_of, metadata_of
 from stoker.store import artifacts
 from stoker.store.rows import AttemptRow, StepRow, local_time
 from stoker.worker.context import context
 
 _PAGE: Final = 100
-SPIN_SUFFIX: Final = ".spin"
-"""What the name of a flow ends in, for runs of one task on its own that were kept."""
 
 
 class Metaflow:
@@ -676,7 +681,7 @@ class Task(MetaflowObject):
             rows = {name: from_wire(wire) for name, wire in artifacts.load(part, store.blobs).items()}
         return {
             name: DataArtifact(f"{self.pathspec}/{name}", _of=(self, artifact))
-            for name, artifact in {**constants_of(self._run), **rows}.items()
+            for name, artifact in {**wired_constants(self._run), **rows}.items()
             if name not in OWN
         }
 
@@ -806,35 +811,6 @@ def parts_of(pathspec: str, of: MetaflowObject) -> list[str]:
         example = "/".join(("Flow", "RUN", "step", "task", "artifact")[: of._parts])
         raise MetaflowInvalidPathspec(f"{pathspec!r} names no {kind}", fix=f"write {kind}('{example}')")
     return parts
-
-
-def stored_run(flow: str, id: str, namespace: str | None) -> StoredRun:
-    """A run by its path, if it is in the namespace; also a task's that was run on its own, by the flow's name."""
-    try:
-        run = client().run(id)
-    except NotFound as error:
-        raise MetaflowNotFound(error.message, fix=error.fix) from None
-    if run.pipeline not in (flow, flow + SPIN_SUFFIX):
-        raise MetaflowNotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
-    if namespace and namespace not in run.tags:
-        raise MetaflowNamespaceMismatch(namespace, f"run {id}")
-    return run
-
-
-def rows_by_step(run: StoredRun) -> dict[str, list[StepRow]]:
-    """The rows of a run by the step's name, in the order of the flow."""
-    rows: dict[str, list[StepRow]] = {}
-    for row in run.store.records.all_steps(run.id):
-        rows.setdefault(row.name, []).append(row)
-    return dict(sorted(rows.items(), key=lambda item: (item[1][0].position, item[0])))
-
-
-def constants_of(run: StoredRun) -> Mapping[str, StoredArtifact]:
-    """What every task of a run has: the constants of its class, and its parameters."""
-    text = run.store.records.plan(run.id)
-    plan = json.loads(text) if text else {}
-    wires = {**plan.get("program", {}).get(CONSTANTS, {}), **plan.get("parameters", {})}
-    return {name: from_wire(wire) for name, wire in wires.items()}
 
 
 def _attempt_number(attempt: Any) -> int | None:

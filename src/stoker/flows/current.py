@@ -107,7 +107,8 @@ class Current:
         """The task as the client has it, in any namespace."""
         if self._task is None:
             return None
-        from stoker.flows.client import Task, stored_run
+        from stoker.flows.client import Task
+        from stoker.flows.namespaces import stored_run
         from stoker.store.rows import StepRow
 
         # An element of a foreach has its row when it has ended.

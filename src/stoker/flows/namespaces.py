@@ -1,22 +1,28 @@
-"""Where the client looks for flows and runs in this process, in which namespace and in the store of which stack; and
-the tags of runs, which make namespaces."""
+"""Where the client looks for flows and runs in this process, in which namespace and in the store of which stack;
+the tags of runs, which make namespaces; and what a run that was found is read from."""
 
 from __future__ import annotations
 
-from typing import Final, Iterable
+import json
+from typing import Final, Iterable, Mapping
 
 import attrs
 
 from stoker.client.client import Client
 from stoker.client.runs import Run
-from stoker.core.errors import UsageError
+from stoker.core.artifact import StoredArtifact, from_wire
+from stoker.core.errors import NotFound, UsageError
+from stoker.core.graph import CONSTANTS
 from stoker.core.printable import check_names
 from stoker.core.words import count_text, shown
-from stoker.flows.exceptions import MetaflowTaggingError
+from stoker.flows.exceptions import MetaflowNamespaceMismatch, MetaflowNotFound, MetaflowTaggingError
 from stoker.flows.parameters import username
+from stoker.store.rows import StepRow
 
 _here: dict[str, str | None] = {}
 """What was chosen in this process: "namespace", "stack"."""
+SPIN_SUFFIX: Final = ".spin"
+"""What the name of a flow ends in, for runs of one task on its own that were kept."""
 _OF_STACK: Final = "stack@"
 
 
@@ -125,3 +131,32 @@ def _texts(tags: Iterable[str]) -> list[str]:
         if not tag.isascii() and tag != tag.encode("utf-8", "replace").decode():
             raise MetaflowTaggingError(f"the tag {shown(tag)} is not UTF-8", fix="write characters, not bytes")
     return texts
+
+
+def stored_run(flow: str, id: str, namespace: str | None) -> Run:
+    """A run by its path, if it is in the namespace; also a task's that was run on its own, by the flow's name."""
+    try:
+        run = client().run(id)
+    except NotFound as error:
+        raise MetaflowNotFound(error.message, fix=error.fix) from None
+    if run.pipeline not in (flow, flow + SPIN_SUFFIX):
+        raise MetaflowNotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
+    if namespace and namespace not in run.tags:
+        raise MetaflowNamespaceMismatch(namespace, f"run {id}")
+    return run
+
+
+def rows_by_step(run: Run) -> dict[str, list[StepRow]]:
+    """The rows of a run by the step's name, in the order of the flow."""
+    rows: dict[str, list[StepRow]] = {}
+    for row in run.store.records.all_steps(run.id):
+        rows.setdefault(row.name, []).append(row)
+    return dict(sorted(rows.items(), key=lambda item: (item[1][0].position, item[0])))
+
+
+def wired_constants(run: Run) -> Mapping[str, StoredArtifact]:
+    """What every task of a run has: the constants of its class, and its parameters."""
+    text = run.store.records.plan(run.id)
+    plan = json.loads(text) if text else {}
+    wires = {**plan.get("program", {}).get(CONSTANTS, {}), **plan.get("parameters", {})}
+    return {name: from_wire(wire) for name, wire in wires.items()}

@@ -28,12 +28,11 @@ from stoker.core.request import RunRequest
 from stoker.core.settings import NO_RETRY, PipelineSettings
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import time_text
-from stoker.flows import client as flows
 from stoker.flows.decorators import KINDS, notes_of, platform_names
 from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
 from stoker.flows.joins import TaskState, Traversal, Trees, Wire, joined_inputs
-from stoker.flows.namespaces import get_namespace
+from stoker.flows.namespaces import SPIN_SUFFIX, get_namespace
 from stoker.flows.parameters import resolved_parameters
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
@@ -283,7 +282,7 @@ def _origin(flow: FlowDefinition, target: SpinTarget, client: Client, space: str
             )
         return runs[0]
     run = client.run(target.run)
-    if run.pipeline == flow.name + flows.SPIN_SUFFIX:
+    if run.pipeline == flow.name + SPIN_SUFFIX:
         raise UsageError(f"run {run.id} is a spin itself, of one task", fix="name the run of a whole flow")
     if run.pipeline != flow.name:
         raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
@@ -345,7 +344,7 @@ def _plan(
     task, trees = _find_task(flow, target, origin, lender, parameters=parameters, store=session.store)
     plans = templates(flow, steps, planner, tags=origin.tags, origin=origin.id)
     blank = Plan(
-        pipeline=flow.name + flows.SPIN_SUFFIX,
+        pipeline=flow.name + SPIN_SUFFIX,
         steps=(),
         parameters=parameters,
         failure_mode="fail_fast",
