@@ -457,7 +457,7 @@ class Accelerator:
         if label is not None:
             name, profile = label["name"], label["slice"]
         kind = model(name, text)
-        if label["shared"] if label is not None else _is_shared(name):
+        if label["shared"] if label is not None else name.strip().lower().endswith("-shared"):
             raise SettingsError(
                 f"{shown(text)} is the label of a GPU that containers share",
                 fix=f'write accelerators="{kind.name}", and gpu_memory="…", share=True for a part of it',
@@ -615,10 +615,6 @@ def _of_other_distributions() -> Mapping[str, ChipModel]:
         for model in vendor.chips
         for spelling in (model.name, *model.spellings)
     }
-
-
-def _is_shared(name: str) -> bool:
-    return name.strip().lower().endswith("-shared")
 
 
 def _slice(profile: str | None, kind: ChipModel, text: str) -> str:

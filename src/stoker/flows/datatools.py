@@ -291,7 +291,7 @@ class S3:
                 return []
             objects = []
             for entry in sorted(entries, key=lambda entry: str(entry["name"])):
-                name = _below(path, entry["name"])
+                name = entry["name"][len(path.rstrip("/")) + 1 :]
                 if entry["type"] == "directory" and name and name != _INFO:
                     objects.append(S3Object(url=f"{url}{name}/", prefix=url))
                 elif entry["type"] != "directory" and name:
@@ -441,10 +441,6 @@ def _open(url: str) -> tuple[Any, str]:
 def _is_s3(system: Any) -> bool:
     protocols = system.protocol if isinstance(system.protocol, (tuple, list)) else (system.protocol,)
     return "s3" in protocols
-
-
-def _below(path: str, name: str) -> str:
-    return name[len(path.rstrip("/")) + 1 :]
 
 
 def _details(system: Any, path: str) -> dict[str, Any]:

@@ -154,13 +154,9 @@ def rows(signature: FunctionSignature) -> list[tuple[str, str]]:
     return lines if signature.others is UNSET else [*lines, ("and any other --name value", "")]
 
 
-def _key(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
-
-
 def _parameter(signature: FunctionSignature, flag: str, flags: Sequence[str]) -> tuple[FunctionParameter, bool]:
     """The parameter that a flag names, and whether the flag takes it back."""
-    key = _key(flag)
+    key = flag.removeprefix("--").replace("-", "_")
     exact = signature.parameters.get(key)
     if exact is not None:
         return exact, False

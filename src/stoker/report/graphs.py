@@ -154,7 +154,7 @@ def _layers(
     for edge in edges:
         path = _path_of(edge, depth)
         for point in path[1:-1]:
-            layers[_layer_of(point)].append(point)
+            layers[int(point.split("\0")[1])].append(point)
             links[point] = []
         for earlier, later in itertools.pairwise(path):
             links[earlier].append(later)
@@ -166,10 +166,6 @@ def _path_of(edge: Edge, depth: Mapping[str, int]) -> list[str]:
     source, target = edge
     points = [f"\0{layer}\0{source}\0{target}" for layer in range(depth[source] + 1, depth[target])]
     return [source, *points, target]
-
-
-def _layer_of(point: str) -> int:
-    return int(point.split("\0")[1])
 
 
 def _paths(edges: Sequence[Edge], layers: Sequence[Sequence[str]], depth: Mapping[str, int]) -> list[list[str]]:

@@ -164,7 +164,7 @@ def _collect(document: Any, blobs: Blobs, digests: dict[str, None]) -> None:
     elif isinstance(document, Mapping):
         if document.get("s") == "list" and isinstance(document.get("d"), str):
             with contextlib.suppress(StoreError):  # the list itself is lost: the worker says so
-                for item in _items(from_wire(document), blobs):
+                for item in artifacts.items(from_wire(document), blobs):
                     if item.digest not in digests:
                         _collect(item.wire(), blobs, digests)
         elif document.get("s") and document.get("i") is not None:
@@ -174,10 +174,6 @@ def _collect(document: Any, blobs: Blobs, digests: dict[str, None]) -> None:
     elif isinstance(document, (list, tuple)):
         for value in document:
             _collect(value, blobs, digests)
-
-
-def _items(artifact: StoredArtifact, blobs: Blobs) -> Sequence[StoredArtifact]:
-    return artifacts.items(artifact, blobs)
 
 
 # Rights

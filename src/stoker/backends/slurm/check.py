@@ -206,7 +206,7 @@ def _places(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporte
             fix += "; or shares_files = true of the orchestrator where the nodes do see it"
         yield report.error(NO_STORE, what, why, fix)
     packages, docker = step.settings.packages, step.settings.docker
-    if packages is not None and not packages.empty and (docker is not None or far or _foreign(settings)):
+    if packages is not None and not packages.empty and (docker is not None or far or not uses_own_python(settings)):
         what = f"asks for {packages.text}; what the Python on the nodes has is not known"
         why = "packages are compared with those of the driver's own Python, and no environment is made on nodes"
         fix = "packages=null, with a Python or an image that has them"
@@ -232,10 +232,6 @@ def _environment(step: StepPlan, settings: SlurmSettings, report: Reporter) -> I
         what = f"has {names[0]}={settings.get(names[0])} and python={settings.python}"
         why = "that Python is none of the environment, whose packages it would not find"
         yield report.error(TWO_ENVIRONMENTS, what, why, f"{part}.python=null, or {part}.{names[0]}=null")
-
-
-def _foreign(settings: SlurmSettings) -> bool:
-    return not uses_own_python(settings)
 
 
 def _times(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
