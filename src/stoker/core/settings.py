@@ -2,8 +2,9 @@
 
 `settings.options` parses every option into a layer, `plan.layers` merges the layers.
 
-How the ranks of a distributed step are started is a value, too: a layer holds `{"launcher": "accelerate", "num_processes": 4, "arguments": {"mixed_precision": "bf16"}}` or a part of
-that. The launchers themselves, and what may be written for each, are in `launchers`.
+How the ranks of a distributed step are started is a value, too: a layer holds `{"launcher": "accelerate",
+"num_processes": 4, "arguments": {"mixed_precision": "bf16"}}` or a part of that. The launchers themselves, and what may
+be written for each, are in `launchers`.
 """
 
 from __future__ import annotations

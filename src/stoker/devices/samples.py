@@ -1,6 +1,7 @@
 """Reads the sampler's file. Missing files and damaged lines mean fewer samples, never an error.
 
-Also how long none of a step's devices has worked, as a value without a clock; the monitor decides by it. A device whose driver does not report its utilisation does not count as idle.
+Also how long none of a step's devices has worked, as a value without a clock; the monitor decides by it. A device whose
+driver does not report its utilisation does not count as idle.
 """
 
 from __future__ import annotations

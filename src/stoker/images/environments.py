@@ -7,9 +7,9 @@ record is written last, and a folder without one is never used. `plan.environmen
 Stoker is not installed into an environment: the worker comes from a folder beside it (`images.wheel`), built from the
 code of the driver.
 
-The program that makes one is uv or pip. Pip's configuration is read, too, and put in uv's words: its file, its variables and its flags
-(https://pip.pypa.io/en/stable/topics/configuration/). Uv reads none of it, and has most of its options; what it lacks
-is named, and pip resolves itself.
+The program that makes one is uv or pip. Pip's configuration is read, too, and put in uv's words: its file, its
+variables and its flags (https://pip.pypa.io/en/stable/topics/configuration/). Uv reads none of it, and has most of its
+options; what it lacks is named, and pip resolves itself.
 """
 
 from __future__ import annotations

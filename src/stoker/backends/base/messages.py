@@ -1,7 +1,7 @@
 """What a worker is told of a job and of its step; the same for every backend whose workers are ours.
 
-Secrets are files, and credentials for the artifact store: they are read when a job is sent and go into its container only: neither into the image, nor into what an engine shows
-of the container, nor into the plan.
+Secrets are files, and credentials for the artifact store: they are read when a job is sent and go into its container
+only: neither into the image, nor into what an engine shows of the container, nor into the plan.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import attrs
 
 from stoker.backends.base.overlays import Mount
 from stoker.backends.base.statuses import read_result
-from stoker.core.artifact import StoredArtifact, from_wire
+from stoker.core.artifact import from_wire
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, DamagedArtifact, StoreError
 from stoker.core.protocol import RESULT
