@@ -4,11 +4,11 @@
 #SBATCH --output=/o%%
 #SBATCH --open-mode=append
 #SBATCH --export=ALL
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
 #SBATCH --partition=gpu
 #SBATCH --account=vision
 #SBATCH --qos=high
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
 #SBATCH --mem=1024M
 #SBATCH --time=0-00:01:30
