@@ -53,7 +53,7 @@ from stoker.engine.recorder import Recorder
 from stoker.engine.runner import RunLoop
 from stoker.plan.cachekey import FixedEnvironment
 from stoker.simulation.backend import Events, SimulatedBackend, SimulatedCluster, Stuck
-from stoker.simulation.cluster import Cluster, Nodes, Queue, Spread, StepFacts
+from stoker.simulation.cluster import ClusterFile, Nodes, Queue, Spread, StepFacts
 from stoker.simulation.predicting import NOTHING, _Silent
 from stoker.store import artifacts, writer
 from stoker.store.batch import RowBatch
@@ -185,7 +185,7 @@ class Storm:
         )  # fmt: skip
         queue = Queue(policy=self.policy, start=Spread(median=self.draw.choice([0.0, 3.0])))
         durations = {name: one.duration for name, one in facts.items() if one.duration is not None}
-        cluster = Cluster(nodes=(nodes,), queue=queue, steps=facts)
+        cluster = ClusterFile(nodes=(nodes,), queue=queue, steps=facts)
         return SimulatedCluster(cluster, durations, self.events, seed=self.seed, results=self._results)
 
     def strikes(self, kind: str, weight: float = 1.0) -> bool:

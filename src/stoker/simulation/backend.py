@@ -23,7 +23,7 @@ from stoker.core.protocol import ADOPTED, StepError, StepResult, WorkerEvent
 from stoker.core.settings import demand
 from stoker.core.status import CANCELLED, NODE_LOST, PREEMPTED, USER_ERROR
 from stoker.core.wire import Wakeup
-from stoker.simulation.cluster import Cluster, Nodes, Spread, StepFacts
+from stoker.simulation.cluster import ClusterFile, Nodes, Spread, StepFacts
 
 Results = Callable[[Job], Mapping[str, Any]]
 """What an attempt returns: wires by output."""
@@ -67,7 +67,7 @@ class Events:
 
 
 @attrs.define(eq=False)
-class _Node:
+class _SimulatedNode:
     group: Nodes
     cpus: float
     memory: int
@@ -77,7 +77,7 @@ class _Node:
 
 
 @attrs.frozen(kw_only=True)
-class Attempt:
+class SimulatedAttempt:
     """An attempt that is over."""
 
     key: str
@@ -117,7 +117,7 @@ class SimulatedJob:
     """What it asks for: of two that are alike neither gets a place where the other does not."""
     expected: float
     """Seconds for which it is expected to hold its nodes."""
-    nodes: list[_Node] = attrs.field(factory=list)
+    nodes: list[_SimulatedNode] = attrs.field(factory=list)
     placed: float | None = None
     began: float | None = None
     end: float = math.inf
@@ -131,7 +131,7 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterFile,
         durations: Mapping[str, Spread],
         events: Events,
         *,
@@ -140,7 +140,7 @@ class SimulatedCluster:
     ) -> None:
         self.cluster = cluster
         self.events = events
-        self.attempts: list[Attempt] = []
+        self.attempts: list[SimulatedAttempt] = []
         self.jobs: list[SimulatedJob] = []
         self._durations = durations
         self._seed = seed
@@ -154,7 +154,7 @@ class SimulatedCluster:
         self._will_schedule = False
         self.tell: Callable[[SimulatedJob, JobStatus], None] = lambda one, status: None
         self._groups = {
-            group.name: [_Node(group, group.cpus, group.memory, group.devices) for _ in range(group.count)]
+            group.name: [_SimulatedNode(group, group.cpus, group.memory, group.devices) for _ in range(group.count)]
             for group in cluster.nodes
         }
         self.nodes = [node for nodes in self._groups.values() for node in nodes]
@@ -245,7 +245,7 @@ class SimulatedCluster:
                 reserved = self._first_place(one)
             blocked.add(shape)
 
-    def _places(self, one: SimulatedJob) -> list[_Node] | None:
+    def _places(self, one: SimulatedJob) -> list[_SimulatedNode] | None:
         for group, devices in one.fits.items():
             found = []
             for node in self._groups[group]:
@@ -283,7 +283,7 @@ class SimulatedCluster:
                     return max(self.events.now, (other.placed or 0.0) + other.expected)
         return math.inf
 
-    def _place(self, one: SimulatedJob, nodes: list[_Node]) -> None:
+    def _place(self, one: SimulatedJob, nodes: list[_SimulatedNode]) -> None:
         now = self.events.now
         one.nodes, one.placed = nodes, now
         self._running.add(one)
@@ -338,7 +338,7 @@ class SimulatedCluster:
                 parts = [one.cpus / group.cpus, one.memory / group.memory]
                 share = max(*parts, devices / group.devices if group.devices else 0.0)
             self.attempts.append(
-                Attempt(
+                SimulatedAttempt(
                     key=one.job.key,
                     number=one.job.attempt,
                     submitted=one.submitted,
@@ -365,7 +365,7 @@ class SimulatedCluster:
 
     # Nodes
 
-    def _expect_losses(self, node: _Node, draw: random.Random) -> None:
+    def _expect_losses(self, node: _SimulatedNode, draw: random.Random) -> None:
         group = node.group
         for mean, cause, notice in (
             (group.mean_time_between_losses, PREEMPTED, group.notice),
@@ -374,7 +374,7 @@ class SimulatedCluster:
             if mean is not None:
                 self._expect_loss(node, draw, mean, cause, notice)
 
-    def _expect_loss(self, node: _Node, draw: random.Random, mean: float, cause: str, notice: float) -> None:
+    def _expect_loss(self, node: _SimulatedNode, draw: random.Random, mean: float, cause: str, notice: float) -> None:
         def announce() -> None:
             node.is_open = False
             self.events.at(self.events.now + notice, lose)

@@ -197,7 +197,7 @@ class StepFacts:
 
 
 @frozen(kw_only=True)
-class Cluster:
+class ClusterFile:
     """A cluster, and what is known of steps."""
 
     nodes: tuple[Nodes, ...]
@@ -205,7 +205,7 @@ class Cluster:
     steps: Mapping[str, StepFacts] = attrs.field(factory=dict)
 
 
-def read_cluster(path: str) -> Cluster:
+def read_cluster(path: str) -> ClusterFile:
     """The cluster of a TOML file; `SettingsError` with the table and the field where it is none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -224,7 +224,7 @@ def read_cluster(path: str) -> Cluster:
     if not isinstance(steps, dict):
         raise SettingsError("[steps] is not a table", where=path, fix='write [steps.train] with duration = "10min"')
     facts = {name: _made(StepFacts, fields, f"{path} [steps.{name}]") for name, fields in steps.items()}
-    return Cluster(nodes=nodes, queue=queue, steps=facts)
+    return ClusterFile(nodes=nodes, queue=queue, steps=facts)
 
 
 def _made(kind: Any, fields: Any, where: str) -> Any:

@@ -23,8 +23,8 @@ from stoker.engine.inputs import StepBindings
 from stoker.engine.recorder import Recorder
 from stoker.engine.runner import RunLoop
 from stoker.plan.cachekey import FixedEnvironment
-from stoker.simulation.backend import Attempt, Events, SimulatedBackend, SimulatedCluster
-from stoker.simulation.cluster import Cluster, Spread, StepFacts
+from stoker.simulation.backend import Events, SimulatedAttempt, SimulatedBackend, SimulatedCluster
+from stoker.simulation.cluster import ClusterFile, Spread, StepFacts
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.records import Records, RunFilter
@@ -108,7 +108,7 @@ def read_history(records: Records, pipeline: str) -> History:
 class Prediction:
     """A plan that was found fit to be simulated on a cluster; `UsageError` where something is not known."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, history: History, blobs: Blobs) -> None:
+    def __init__(self, plan: Plan, cluster: ClusterFile, history: History, blobs: Blobs) -> None:
         self.plan = plan
         self.cluster = cluster
         self.durations: dict[str, Spread] = {}
@@ -214,9 +214,9 @@ class Prediction:
             value = artifacts.gather([from_wire(NOTHING)] * count, blobs).wire()
         return {output.name: value for output in step.outputs}
 
-    def _summary(self, seed: int, status: str, makespan: float, attempts: Sequence[Attempt]) -> SimulatedRun:
+    def _summary(self, seed: int, status: str, makespan: float, attempts: Sequence[SimulatedAttempt]) -> SimulatedRun:
         groups = {group.name: group for group in self.cluster.nodes}
-        by_step: dict[str, list[Attempt]] = {step.key: [] for step in self._steps}
+        by_step: dict[str, list[SimulatedAttempt]] = {step.key: [] for step in self._steps}
         for one in attempts:
             by_step[one.key if one.key in by_step else one.key[:-1].rpartition("[")[0]].append(one)
         held = [one for one in attempts if one.nodes]
@@ -243,7 +243,7 @@ class Prediction:
         )
 
 
-def _times(attempts: Iterable[Attempt]) -> StepTimes:
+def _times(attempts: Iterable[SimulatedAttempt]) -> StepTimes:
     attempts = list(attempts)
     starts = [one.started - _EPOCH for one in attempts if one.started is not None]
     return StepTimes(
