@@ -17,15 +17,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    # stoker init and completion; jobs of sbatch, submitit, SkyPilot, KFP; schedules, CI; sweeps; proofs of stacks; and
-    # the five paths from which ZenML's users import SkyPilot's settings, where type checkers look for modules; data and
-    # models of the node: their places, their cache, what a plan and a step say of them.
-    "modules": 632,  # and large objects in parts
-    # The same; ZenML's hooks; what a driver reports of a step's devices; native frames, ranks in stoker top.
-    "lines of code": 118_900,  # and uploads in parts, differences from a commit
-    "lines of tests": 118_200,  # storms of sweeps, schedules, watchers; drivers that lie; doubles of hub and bucket
-    "longest file": 914,  # the agent of a node, which counts what failures cost
-    "untyped mappings": 2_140,  # jobs of others, as their files have them; what is noted of data
+    # Data and models of the node, what runs cost, simulated runs, the forms of the system, EventBridge, parts of large
+    # objects, elastic gangs; less thirty modules that went to the one with their subject.
+    "modules": 620,
+    "lines of code": 120_800,  # the same
+    "lines of tests": 120_600,  # the same; storms by seeds; doubles of hub and bucket; samples of stores; Pythons
+    "longest file": 870,  # names of Metaflow's client
+    "untyped mappings": 2_160,  # jobs of others, as their files have them; prices, nodes of clusters, what data is noted
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
 _UNTYPED = re.compile(r"\b(?:Mapping|dict|Dict)\[str, Any\]")

@@ -17,7 +17,7 @@ import click
 
 from stoker import stacks
 from stoker.backends.base.backend import Timer, TimerJob
-from stoker.backends.base.secrets import credentials
+from stoker.backends.base.messages import credentials
 from stoker.backends.base.timers import MACHINE, PLATFORM, PREFIX, local_zone
 from stoker.backends.registry import BACKENDS
 from stoker.cli import target as targets

@@ -15,6 +15,7 @@ options; what it lacks is named, and pip resolves itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re

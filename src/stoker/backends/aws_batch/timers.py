@@ -18,9 +18,8 @@ import re
 from pathlib import Path
 from typing import Any, Final, Iterator, Mapping
 
-from stoker.backends.aws.api import PERSON_WAITS, AwsError
+from stoker.backends.aws.api import PERSON_WAITS, AwsError, usual_region
 from stoker.backends.aws.jobs import PASSED, TAG, WORKER
-from stoker.backends.aws.settings import usual_region
 from stoker.backends.aws_batch import driverjob
 from stoker.backends.aws_batch.backend import PLACES
 from stoker.backends.aws_batch.client import BatchClient, read_account
