@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.costs import Budget, deadline_of, parse_deadline
-from stoker.engine.limits import ENDING, Limits
+from stoker.engine.limits import ENDING, RunLimits
 
 TRAIN = """
 import os, sys, time
@@ -97,7 +97,7 @@ def test_a_deadline_leaves_time_for_a_good_end() -> None:
     began = datetime.fromisoformat("2026-11-29T18:00").timestamp()
     for text, seconds in {"2h": 7200, "18:30": 1800, "17:00": 23 * 3600, "2026-11-30T18:00": 86_400, 90: 90}.items():
         assert deadline_of(parse_deadline(text) or 0.0, began) == began + seconds
-    limits = Limits(deadline=1000.0, budget=None)
+    limits = RunLimits(deadline=1000.0, budget=None)
     assert limits.problem(1000.0 - ENDING - 0.1) == ""
     assert limits.problem(1000.0 - ENDING) == "its deadline is in 15.0 s"
-    assert Limits(deadline=None, budget=Budget.parse("1 device hour")).problem(0.0) == ""
+    assert RunLimits(deadline=None, budget=Budget.parse("1 device hour")).problem(0.0) == ""

@@ -17,7 +17,7 @@ from stoker.plan.cachekey import Environment, KeyParts
 from stoker.worker.secrets import SecretReader
 
 if TYPE_CHECKING:
-    from stoker.engine.limits import Limits
+    from stoker.engine.limits import RunLimits
 
 
 @frozen(kw_only=True)
@@ -36,7 +36,7 @@ class Policy:
     """Whether a step runs although the cache has its result; None: no step does."""
     max_parallel: int | None = None
     """How many steps run at once on each backend; None is as many as fit."""
-    limits: Limits | None = None
+    limits: RunLimits | None = None
     """The run's deadline and budget."""
     hooks: Mapping[str, FunctionSource] = attrs.field(factory=dict)
     """The pipeline's own hooks, by "on_success" and "on_failure"."""

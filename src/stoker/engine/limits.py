@@ -18,7 +18,7 @@ ENDING: Final = GRACE + 5.0
 """Seconds that are kept for the end of a run: the grace of its steps, and what the driver needs to hear of it."""
 
 
-class Limits:
+class RunLimits:
     """What is left of a run's time and money."""
 
     def __init__(self, *, deadline: float | None, budget: Budget | None) -> None:

@@ -44,7 +44,7 @@ from stoker.engine.recorder import Recorder
 from stoker.plan.cachekey import InputCode, KeyParts
 
 if TYPE_CHECKING:
-    from stoker.engine.limits import Limits
+    from stoker.engine.limits import RunLimits
     from stoker.engine.sweeps import Sweeps
 
 HEARTBEAT: Final = 1.0
@@ -298,7 +298,7 @@ class RunLoop:
             self._keep_limits(self._policy.limits)
         self._observer.tick()
 
-    def _keep_limits(self, limits: Limits) -> None:
+    def _keep_limits(self, limits: RunLimits) -> None:
         """Stop the run before it would pass its deadline or its budget."""
         self.stopped_for = limits.problem(clock.time())
         if self.stopped_for:
@@ -343,7 +343,7 @@ class RunLoop:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
             self.tell(ev.Began(key=key, attempt=attempt))
 
-    def _note_cost(self, limits: Limits, update: JobChange) -> None:
+    def _note_cost(self, limits: RunLimits, update: JobChange) -> None:
         """Note whether an attempt runs, which counts against the run's budget."""
         status, now = update.status, clock.time()
         if status.lost or status.state == "queued":

@@ -84,7 +84,7 @@ from stoker.worker.processes import this_process
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run
-    from stoker.engine.limits import Limits
+    from stoker.engine.limits import RunLimits
     from stoker.run.building import Builder
     from stoker.store.logcopies import LogSender
 
@@ -670,7 +670,7 @@ class Drive:
             raise RunFailed(summary, run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
         return run
 
-    def _limits(self) -> Limits | None:
+    def _limits(self) -> RunLimits | None:
         if not _has_limits(self._settings):
             return None
         from stoker.run.limits import limits_of

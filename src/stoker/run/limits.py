@@ -20,7 +20,7 @@ from stoker.core.settings import PipelineSettings
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, time_text
 from stoker.engine.inputs import StepBindings, key_parts
-from stoker.engine.limits import ENDING, Limits
+from stoker.engine.limits import ENDING, RunLimits
 from stoker.plan.cachekey import InputCode, InstalledEnvironment
 from stoker.plan.planner import NO_PRICE, PRICE_FIX
 from stoker.run.session import Session
@@ -46,10 +46,10 @@ class Expected:
     """How many runs it is the median of."""
 
 
-def limits_of(store: Store, run: str, settings: PipelineSettings) -> Limits:
+def limits_of(store: Store, run: str, settings: PipelineSettings) -> RunLimits:
     """The limits of a run that a driver begins, or goes on with."""
     began = store.records.run(run).started or time.time()
-    limits = Limits(
+    limits = RunLimits(
         deadline=None if settings.deadline is None else deadline_of(settings.deadline, began),
         budget=None if settings.budget is None else Budget.parse(settings.budget),
     )
