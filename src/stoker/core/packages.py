@@ -32,7 +32,7 @@ _CLAUSE: Final = lazy_pattern(rf"(===|[<>=!~]=|[<>])\s*{_VERSION.pattern}")
 # https://docs.conda.io/projects/conda-build/en/latest/resources/package-spec.html#package-match-specifications
 _CONDA_NAME: Final = lazy_pattern(r"(?:[A-Za-z0-9_./-]+::)?[A-Za-z0-9_][A-Za-z0-9._-]*")
 _CONDA_VERSION: Final = lazy_pattern(r"[A-Za-z0-9.*+!_=<>|,~-]*")
-_PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*([^\s;]+)|@\s)")
+_PIN: Final = lazy_pattern(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*([^\s;]+)|@\s)")
 
 Trouble = Literal["conflict", "missing", "unanswered", "unbuilt", "undecided"]
 """Why requirements have no lock: they contradict each other; no index has such a package or version; no index

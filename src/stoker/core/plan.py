@@ -115,7 +115,7 @@ def uses_cache(step: StepPlan) -> bool:
     It is not if the step's code looks up other code by name, which no key can know but its own `cache_key`; unless it
     was given `cache=True`. Nor is it if nobody knows what its data is.
     """
-    if not all(one.identity for one in step.data.values()):
+    if step.data and not all(one.identity for one in step.data.values()):
         return False
     return step.settings.cache is not False and (not step.lookups or not lookup_text(step) or cached_anyway(step))
 

@@ -232,19 +232,18 @@ def key_parts(step: StepPlan, inputs: Mapping[str, Any], here: Environment, inpu
     environment = here
     if step.image or step.environment:
         environment = FixedEnvironment("image" if step.image else "packages", step.image or step.environment)
+    identities = environment.identities(packages)
+    if step.data:
+        # Of what is brought to the step: the digest of all of it, by name.
+        identities = {**identities, **{f"{DATA}{name}": one.identity for name, one in step.data.items()}}
     return KeyParts(
         code=step.code,
         inputs={name: tree_digest(tree) for name, tree in inputs.items()},
         input_code=code,
         outputs=output_words(step),
-        environment={**environment.identities(packages), **data_identities(step)},
+        environment=identities,
         extra=step.settings.cache_key,
     )
-
-
-def data_identities(step: StepPlan) -> dict[str, str]:
-    """What a cache key says of what is brought to a step: the digest of all of it, by name."""
-    return {f"{DATA}{name}": one.identity for name, one in step.data.items()}
 
 
 def output_words(step: StepPlan) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Final, Iterable, Literal, Mapping, Sequence
 import attrs
 
 from stoker.core.plan import LogLine, Plan, StepPlan
-from stoker.core.values import define, frozen
+from stoker.core.values import define, frozen, lazy_pattern
 from stoker.core.words import EXPECTED_START
 
 RECENT: Final = 20
@@ -27,7 +27,7 @@ _CURVE: Final = 64
 _INSPECTED: Final = 1000
 """Characters of a line: errors say so early, and lines may have thousands."""
 
-_RANK_PREFIX: Final = re.compile(r"(?:\[\w+\]: ?)+")
+_RANK_PREFIX: Final = lazy_pattern(r"(?:\[\w+\]: ?)+")
 """The rank's prefix on each line: torch's hook for exceptions writes "[rank3]: ", torchrun's --tee "[default3]:".
 
 https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/distributed_c10d.py (`_distributed_excepthook`),
@@ -40,7 +40,7 @@ _NCCL_WARN: Final = "NCCL WARN"
 https://github.com/NVIDIA/nccl/blob/master/src/debug.cc (`ncclDebugFile`, `ncclParamDebugLevel`)
 """
 
-_COMPLAINT: Final = re.compile(
+_COMPLAINT: Final = lazy_pattern(
     r"""
       (?:Error|Exception)\b                                  # ValueError, c10::Error, ChildFailedError
     | \b(?:ERROR|FATAL|CRITICAL|NCCL\ WARN)\b                # levels of loggers
@@ -58,7 +58,7 @@ _COMPLAINT: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_WARNING: Final = re.compile(r":\d+: \w*Warning: ")
+_WARNING: Final = lazy_pattern(r":\d+: \w*Warning: ")
 """The format of the module `warnings`: https://docs.python.org/3/library/warnings.html#warnings.formatwarning"""
 
 Kind = Literal["traceback", "group", "stack"]
@@ -67,7 +67,7 @@ _BEGINS: Final[tuple[tuple[str, Kind], ...]] = (
     ("Traceback (most recent call last):", "traceback"),
     ("(most recent call first):", "stack"),  # faulthandler's, and those of torch's C++
 )
-_IN_GROUP: Final = re.compile(r"\s*[|+]")
+_IN_GROUP: Final = lazy_pattern(r"\s*[|+]")
 
 
 @define

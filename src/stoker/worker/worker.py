@@ -179,15 +179,16 @@ class Worker:
 
     def _run_step(self, job: WorkerJob, step: StepTask) -> StepResult:
         """Run the step with its data in this process, or in the ranks of a launcher."""
-        with contextlib.ExitStack() as held:
-            if step.data and job.context.get("data") is None:
-                from stoker.worker import data
+        if not step.data or job.context.get("data") is not None:
+            return self._run_with_data(job, step)
+        from stoker.worker import data
 
-                try:
-                    job = data.bring(job, step, self.emit, held)
-                except (StokerError, OSError) as error:
-                    cause = DISK_FULL if isinstance(error, DiskFull) else INPUT_ERROR
-                    return _declined(job, self._failure(job, cause, error))
+        with contextlib.ExitStack() as held:
+            try:
+                job = data.bring(job, step, self.emit, held)
+            except (StokerError, OSError) as error:
+                cause = DISK_FULL if isinstance(error, DiskFull) else INPUT_ERROR
+                return _declined(job, self._failure(job, cause, error))
             return self._run_with_data(job, step)
 
     def _run_with_data(self, job: WorkerJob, step: StepTask) -> StepResult:
