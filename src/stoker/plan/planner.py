@@ -151,15 +151,13 @@ class Planner:
             hooks=self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where),
             origins=origins,
             environment=environment_name(settings),
-            losses=self._loss_rate(settings),
+            losses=self._loss_rate(settings) if settings.checkpoint_every == "auto" else None,
         )
         check_ladder(plan)
         return plan
 
-    def _loss_rate(self, settings: StepSettings) -> LossRate | None:
-        """How often the step will be lost, where its checkpoints depend on that."""
-        if settings.checkpoint_every != "auto":
-            return None
+    def _loss_rate(self, settings: StepSettings) -> LossRate:
+        """How often a step will be lost whose checkpoints depend on that."""
         from stoker.core.cadence import loss_rate
 
         known = (0, 0.0) if self._losses is None else self._losses(settings.step_operator or ORCHESTRATOR)

@@ -314,7 +314,10 @@ class Session:
 
     def _with_data(self, plan: Plan, settings: PipelineSettings) -> Plan:
         """The plan with what the data of its steps is, and the findings about that."""
-        if all(step.data or not step.settings.data for step in plan.steps):
+        for step in plan.steps:
+            if step.settings.data and not step.data:
+                break
+        else:
             return plan
         from stoker.plan.data import with_data
 

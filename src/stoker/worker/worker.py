@@ -179,8 +179,17 @@ class Worker:
 
     def _run_step(self, job: WorkerJob, step: StepTask) -> StepResult:
         """Run the step with its data in this process, or in the ranks of a launcher."""
-        if not step.data or job.context.get("data") is not None:
+        if step.data and job.context.get("data") is None:
             return self._run_with_data(job, step)
+        if job.launch is None:
+            return self._run_in_process(job, step)
+        if self._distribute is None:
+            raise ValueError(f"job {job.job} is distributed, and this worker runs single processes")
+        document = document_of(job, self._checkpoints, self._metrics, self.blobs.uri)
+        job = attrs.evolve(job, context=document)
+        return self._distribute(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
+
+    def _run_with_data(self, job: WorkerJob, step: StepTask) -> StepResult:
         from stoker.worker import data
 
         with contextlib.ExitStack() as held:
@@ -189,16 +198,7 @@ class Worker:
             except (StokerError, OSError) as error:
                 cause = DISK_FULL if isinstance(error, DiskFull) else INPUT_ERROR
                 return _declined(job, self._failure(job, cause, error))
-            return self._run_with_data(job, step)
-
-    def _run_with_data(self, job: WorkerJob, step: StepTask) -> StepResult:
-        if job.launch is None:
-            return self._run_in_process(job, step)
-        if self._distribute is None:
-            raise ValueError(f"job {job.job} is distributed, and this worker runs single processes")
-        document = document_of(job, self._checkpoints, self._metrics, self.blobs.uri)
-        job = attrs.evolve(job, context=document)
-        return self._distribute(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
+            return self._run_step(job, step)
 
     def _run_in_process(self, job: WorkerJob, step: StepTask) -> StepResult:
         try:
