@@ -327,7 +327,7 @@ class RunLoop:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
         self._note_active(update)
         if self._policy.limits is not None and not update.hook:
-            self._note_cost(self._policy.limits, update)
+            self._policy.limits.note(update, self._parent(key), self._executions[key].facts.get("began"), clock.time())
         if update.hook:
             self._end_hook(update)
         elif status.lost:
@@ -342,18 +342,6 @@ class RunLoop:
         elif status.started is not None:
             self._executions[key].facts["began"] = status.started  # its end may come without a result
             self.tell(ev.Began(key=key, attempt=attempt))
-
-    def _note_cost(self, limits: RunLimits, update: JobChange) -> None:
-        """Note whether an attempt runs, which counts against the run's budget."""
-        status, now = update.status, clock.time()
-        if status.lost or status.state == "queued":
-            limits.end(update.key, now)
-        else:
-            began = status.started or self._executions[update.key].facts.get("began") or (now if status.lease else None)
-            if began is not None:
-                limits.begin(update.key, self._parent(update.key) or update.key, began)
-            if update.is_over:
-                limits.end(update.key, status.ended or now)
 
     def _receive_event(self, update: JobChange, event: WorkerEvent) -> None:
         key, attempt = update.key, update.attempt
