@@ -144,6 +144,8 @@ ELSEWHERE: Mapping[str, str] = {
     "monitor": "the monitor beside the step",
     "checkpoint_every": "the worker says when a checkpoint is due",
     "track": "the worker wraps the libraries where the step runs",
+    "data": "the worker brings it where the step runs",
+    "data_cache": "the worker looks there before it brings data",
     "previews": "the worker makes them where the step runs",
     "step_operator": "the planner chooses the backend",
     "backend": "the settings of the backend itself",

@@ -467,7 +467,7 @@ def test_the_plan_shows_machine_region_and_price(prices: None) -> None:
     )
     assert choice.price is not None and abs(choice.price - 6.12) < 0.01
     spot = next(one for one in findings({"accelerators": "V100:1", "spot": True}, {}) if one.code == "STK323")
-    assert spot.what == "p3.2xlarge in aws/us-east-1, spot: $0.92 an hour"
+    assert spot.what == f"p3.2xlarge in aws/us-east-1, spot: $0.92 an hour; prices of {spot.priced}"
     [there] = findings({"accelerators": "V100:1"}, {"infra": "aws/eu-west-1"})
     assert "$4.23" in there.what
     [memory] = [one for one in findings({"gpu_memory": "16GB"}, {}) if one.code == "STK323"]
@@ -475,7 +475,7 @@ def test_the_plan_shows_machine_region_and_price(prices: None) -> None:
     [variant] = findings({"accelerators": "A6000:1"}, {})
     assert variant.what.startswith("1x_A6000_SECURE") and "$0.49" in variant.what
     [plain] = findings({"cpu_count": 2}, {})
-    assert plain.what == "m6i.large in aws/us-east-1: $0.10 an hour"
+    assert plain.what == f"m6i.large in aws/us-east-1: $0.10 an hour; prices of {plain.priced}"
 
 
 def test_without_the_command_nothing_is_launched(prices: None) -> None:

@@ -14,6 +14,7 @@ from stoker.backends.slurm import script as slurm
 from stoker.backends.slurm.check import check
 from stoker.config import SlurmSettings
 from stoker.core.codec import to_json
+from stoker.core.data import DataCache
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
 from stoker.core.packages import PackageSettings
@@ -63,6 +64,8 @@ STEP: Mapping[str, tuple[Any, str]] = {
     "launch": (resolve_launch({"launcher": "torchrun"}), "sent"),
     "step_operator": ("gpu", "the planner's"),
     "backend": ({"orchestrator": {"partition": "gpu"}}, "settings_of reads it"),
+    "data": ({"words": {"uri": "/words"}}, "the planner's"),
+    "data_cache": (DataCache(size="1GB"), "sent with what the planner makes of data"),
 }
 
 
