@@ -7,6 +7,7 @@ import json
 import attrs
 import pytest
 
+from stoker.core.data import StepData
 from stoker.core.errors import StoreError
 from stoker.core.findings import Finding
 from stoker.core.graph import StepOutput
@@ -88,6 +89,12 @@ def test_a_proof_is_written_once_for_all_that_share_it_and_not_at_all_where_ther
 def test_every_field_of_a_step_is_written() -> None:
     written = {*plandoc._PLAIN, *plandoc._SHARED, *plandoc._RARELY_SHARED, *plandoc._RARE, "inputs"}
     assert written == {field.name for field in attrs.fields(StepPlan)}
+
+
+def test_what_a_steps_data_is_comes_back() -> None:
+    brought = StepData(uri="hf://org/model", include=("*.json",), identity="d1", revision="c0ffee", size=7, files=1)
+    planned = plan(attrs.evolve(step(0), data={"base": brought}))
+    assert plandoc.load(plandoc.dump(planned)) == planned
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:

@@ -6,16 +6,13 @@ waiting in a queue costs nothing. What a driver that died could not record is no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Iterable
+from typing import Final, Iterable
 
 from stoker.core.costs import HOUR, Budget
 from stoker.core.errors import UsageError
-from stoker.core.plan import StepPlan
+from stoker.core.plan import JobStatus, StepPlan
 from stoker.core.words import time_text
 from stoker.engine.events import GRACE
-
-if TYPE_CHECKING:
-    from stoker.engine.jobs import JobChange
 
 ENDING: Final = GRACE + 5.0
 """Seconds that are kept for the end of a run: the grace of its steps, and what the driver needs to hear of it."""
@@ -61,16 +58,15 @@ class RunLimits:
             step, began = self._running.pop(key)
             self._spent += self._rates.get(step, 0.0) * max(0.0, moment - began) / HOUR
 
-    def note(self, update: JobChange, parent: str, began: float | None, now: float) -> None:
-        """Note whether an attempt runs; `began` is when, as far as the runner knows."""
-        key, status = update.key, update.status
+    def note(self, key: str, parent: str, status: JobStatus, began: float | None, now: float) -> None:
+        """Note by its status whether an attempt runs; `began` is when, as far as the runner knows."""
         if status.lost or status.state == "queued":
             self.end(key, now)
             return
         began = status.started or began or (now if status.lease else None)
         if began is not None:
             self.begin(key, parent or key, began)
-        if update.is_over:
+        if status.state in ("succeeded", "failed"):
             self.end(key, status.ended or now)
 
     def problem(self, now: float) -> str:

@@ -327,7 +327,8 @@ class RunLoop:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
         self._note_active(update)
         if self._policy.limits is not None and not update.hook:
-            self._policy.limits.note(update, self._parent(key), self._executions[key].facts.get("began"), clock.time())
+            began = self._executions[key].facts.get("began")
+            self._policy.limits.note(key, self._parent(key), update.status, began, clock.time())
         if update.hook:
             self._end_hook(update)
         elif status.lost:

@@ -11,6 +11,7 @@ import attrs
 
 from stoker.core.artifact import from_wire
 from stoker.core.codec import from_json, parse_object, to_json
+from stoker.core.data import StepData
 from stoker.core.errors import SettingsError, StoreError
 from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
@@ -48,6 +49,7 @@ _RARE: Final = (
     "runner",
     "price",
     "shares_checkpoints",
+    "data",
 )
 """Fields that are usually empty, and left out then."""
 _read_plain, _read_rare = attrgetter(*_PLAIN), attrgetter(*_RARE)
@@ -61,6 +63,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "position": int,
     "inputs": Mapping[str, Mapping[str, Any]],
     "hooks": Mapping[str, FunctionSource],
+    "data": Mapping[str, StepData],
 }
 """Types of the fields that each step has for itself."""
 _FIX: Final = "start the pipeline again: what finished is in the cache"
