@@ -19,7 +19,7 @@ GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of t
 MOST: Mapping[str, int] = {
     # Data and models of the node, what runs cost, simulated runs, the forms of the system, EventBridge, parts of large
     # objects, elastic gangs; less thirty modules that went to the one with their subject.
-    "modules": 621,
+    "modules": 622,
     "lines of code": 120_800,  # the same
     "lines of tests": 120_600,  # the same; storms by seeds; doubles of hub and bucket; samples of stores; Pythons
     "longest file": 840,  # names of Metaflow's client

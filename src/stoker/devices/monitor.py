@@ -21,8 +21,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Mapping
 
+from stoker.devices.idleness import Idle, sentence
 from stoker.devices.processtree import Tree, alive
-from stoker.devices.samples import Idle, sentence
 from stoker.system import system
 
 if TYPE_CHECKING:

@@ -14,18 +14,8 @@ from stoker.core.accelerators import MODELS
 from stoker.core.receipt import Receipt, Use, Verdict, model_text, number_of
 from stoker.core.resources import ResourceSettings
 from stoker.core.words import count_text
-from stoker.devices.samples import (
-    Samples,
-    cores,
-    has_worked,
-    longest_idle,
-    processes_on,
-    read,
-    sentence,
-    span,
-    tracks,
-    use_of,
-)
+from stoker.devices.idleness import has_worked, sentence, span
+from stoker.devices.samples import Samples, cores, longest_idle, processes_on, read, tracks, use_of
 
 __all__ = ["Samples", "read", "receipt_of", "tracks"]
 

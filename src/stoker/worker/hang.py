@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
 from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError
-from stoker.devices.samples import has_worked
+from stoker.devices.idleness import has_worked
 from stoker.worker import processes
 from stoker.worker.evidence import FORWARD, read_trail, trail_file
 from stoker.worker.rankstate import STACKS, stacks_file
