@@ -371,8 +371,7 @@ class Agent:
         if self._failed_at and not self._ending_since and now >= self._failed_at + SETTLE:
             self._evidence = self._collected()
             self._end_all(hard=False)
-        elastic = self._gang is not None and self._gang.is_elastic
-        grace = CANCELLED_GRACE if self._cancelled else RANK_GRACE + 1.0 if elastic else GRACE
+        grace = CANCELLED_GRACE if self._cancelled else self._grace
         if self._ending_since and now >= self._ending_since + grace:
             self._end_all(hard=True)  # in each turn: what is killed may have forked meanwhile
         late = self._delivered_at and now >= self._delivered_at + LEAVE
@@ -605,8 +604,12 @@ class Agent:
         gang = self._gang
         if gang is None or not gang.is_head or gang.complete:
             return True
-        grace = RANK_GRACE + 1.0 if gang.is_elastic else GRACE
-        return bool(self._ending_since) and time.monotonic() > self._ending_since + grace + SETTLE + 1.0
+        return bool(self._ending_since) and time.monotonic() > self._ending_since + self._grace + SETTLE + 1.0
+
+    @property
+    def _grace(self) -> float:
+        """Seconds from SIGTERM to SIGKILL for ranks that did not fail; ranks that will go on save a checkpoint."""
+        return RANK_GRACE + 1.0 if self._gang is not None and self._gang.is_elastic else GRACE
 
     def _starters_are_gone(self) -> bool:
         return all(starter.returncode is not None for starter in self._starters)
