@@ -34,10 +34,10 @@ from stoker.core.orders import (
 )
 from stoker.core.protocol import MARK
 from stoker.images import context
+from stoker.system import system
 from stoker.worker import processes
 from stoker.worker.ahead import NextProgram
 from stoker.worker.pool import OrderFile, claim
-from stoker.worker.processes import children
 
 PATIENCE = 120.0
 
@@ -211,12 +211,12 @@ def test_a_process_forked_ahead_runs_the_next_job_as_one_forked_for_it(pool: Poo
 
     run(environment={"MINE": "first"})
     for more in ({}, {"environment": {"MINE": "third"}}):
-        [waiting] = until(lambda last=waiting: [pid for pid in children(pool.workers[0].pid) if pid != last])
+        [waiting] = until(lambda last=waiting: [pid for pid in system.children_of(pool.workers[0].pid) if pid != last])
         until(lambda: list(pool.box.folder.glob("stoker-code-*/*/inner")))  # a copy of the code is ready, too
         run(**more)
-    [waiting] = until(lambda: [pid for pid in children(pool.workers[0].pid) if pid != waiting])
+    [waiting] = until(lambda: [pid for pid in system.children_of(pool.workers[0].pid) if pid != waiting])
     os.kill(waiting, signal.SIGKILL)
-    until(lambda: not children(pool.workers[0].pid))
+    until(lambda: not system.children_of(pool.workers[0].pid))
     run(environment={"MINE": "fourth"})
     pool.tell(PoolOrder(close=True))
     assert pool.wait() == [0]
@@ -231,7 +231,7 @@ def test_the_copy_of_a_worker_that_was_killed_is_removed_by_the_next_one(pool: P
     until(lambda: (pool.box.folder / place / "result.json").exists())
     until(lambda: list(pool.box.folder.glob("stoker-code-*/*/inner")))
     [worker] = pool.workers
-    family = children(worker.pid)
+    family = system.children_of(worker.pid)
     worker.kill()
     worker.wait()
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in family))
