@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import json
 import os
 import socket
@@ -19,11 +20,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.kubernetes.recordings import recording
 from tests.kubernetes.server.cluster import LocalCluster
 
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, Stream
 from stoker.backends.kubernetes.api.execution import Execution
-from stoker.backends.kubernetes.api.follow import Follower, Log, Watch
+from stoker.backends.kubernetes.api.follow import Follower, Log, Specs, Watch, kept_job
 from stoker.backends.kubernetes.explain.nodes import ClusterNodes
 from stoker.backends.kubernetes.explain.pending import Explanations
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -711,3 +713,34 @@ def test_pods_are_asked_for_whose_watch_is_late(server: Server, tmp_path: Path) 
     assert follower.watched_pods.things["a"]["status"]["phase"] == "Succeeded"
     follower.close()
     cluster.close()
+
+
+def test_the_pods_of_a_job_have_one_spec() -> None:
+    """Also when each has a node: of a thousand pods little more is kept than of their states."""
+    template = next(event.object for event in recording("01-succeed").events if event.resource == "pods")
+    program = {"name": "PROGRAM", "value": "x" * 10_000}
+    specs, kept = Specs(), {}
+    for number in range(100):
+        pod = copy.deepcopy(template)
+        pod["metadata"].update(name=f"p-{number}", uid=f"u-{number}")
+        pod["spec"]["containers"][0].setdefault("env", []).append(dict(program))
+        pod["spec"]["volumes"] = [{"name": f"token-{number}"}]
+        kept[number] = specs.pod(pod, None)
+        bound = copy.deepcopy(pod)
+        bound["spec"]["nodeName"] = "node-1"
+        kept[number] = specs.pod(bound, kept[number])
+    assert len({id(one["spec"]) for one in kept.values()}) == 1
+    assert kept[0]["spec"]["nodeName"] == "node-1"
+    assert "PROGRAM" not in json.dumps(kept[0])
+
+
+def test_the_names_of_elements_are_kept_once() -> None:
+    notes = json.dumps([{"key": f"plus[{number}]"} for number in range(1000)])
+    job: dict[str, object] = {
+        "metadata": {"name": "j", "annotations": {"stoker/jobs": notes}},
+        "spec": {"template": {}},
+    }
+    first = kept_job(json.loads(json.dumps(job)), None)
+    second = kept_job(json.loads(json.dumps(job)), first)
+    assert second["metadata"]["annotations"] is first["metadata"]["annotations"]
+    assert second["metadata"] == job["metadata"] and second["spec"] == {}
