@@ -11,19 +11,17 @@ import datetime
 import http.server
 import json
 import re
-import signal
 import ssl
-import subprocess
-import sys
 import threading
 import urllib.parse
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
+from tests.kubeflow.execute import begin
 
-EXECUTE = Path(__file__).with_name("execute.py")
 NEVER = "1970-01-01T00:00:00Z"
 """What the endpoint says for a time that has not come."""
 _FORM = b"<html><form method=post><input name=login><input name=password></form></html>"
@@ -54,7 +52,7 @@ class Endpoint:
         """What every request gets instead of an answer: status, body and type."""
         self.sessions = 0
         """Counted up, so that earlier sessions of the login are not valid any more."""
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, BaseProcess] = {}
         self._lock = threading.Lock()
         endpoint = self
 
@@ -84,9 +82,9 @@ class Endpoint:
         self._thread.join()
         self._server.server_close()
         for id, process in self._processes.items():
-            if process.poll() is None:
+            if process.exitcode is None:
                 self.kill(id)
-            process.wait()
+            process.join()
 
     # The API
 
@@ -161,7 +159,7 @@ class Endpoint:
             return 404, {"error": "not found"}
         if match[2]:
             self.runs[match[1]]["terminated"] = True
-            self._processes[match[1]].send_signal(signal.SIGTERM)
+            self._processes[match[1]].terminate()
             return 200, {}
         return 200, self._reported(self.runs[match[1]])
 
@@ -182,20 +180,14 @@ class Endpoint:
         spec = body["pipeline_spec"]
         documents = [spec["pipeline_spec"], spec["platform_spec"]] if "pipeline_spec" in spec else [spec]
         (self.folder / f"{id}.yaml").write_text(yaml.safe_dump_all(documents))
-        with (self.folder / f"{id}.log").open("wb") as log:
-            self._processes[id] = subprocess.Popen(
-                [sys.executable, str(EXECUTE), str(self.folder / f"{id}.yaml")],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._processes[id] = begin(self.folder / f"{id}.yaml", self.folder / f"{id}.log")
         return self._reported(self.runs[id])
 
     def _reported(self, document: dict[str, Any]) -> dict[str, Any]:
         process = self._processes.get(document.get("run_id", ""))
         if process is None:
             return document
-        code = process.poll()
+        code = process.exitcode
         state = "RUNNING" if code is None else "SUCCEEDED" if code == 0 else "FAILED"
         state = "CANCELED" if document.get("terminated") and code is not None else state
         history = document["state_history"]
@@ -228,7 +220,10 @@ class Endpoint:
 
     def wait(self, id: str, seconds: float = 60.0) -> int:
         """The exit code of a run's execution."""
-        return self._processes[id].wait(seconds)
+        self._processes[id].join(seconds)
+        code = self._processes[id].exitcode
+        assert code is not None, f"{id} goes on"
+        return code
 
     def kill(self, id: str) -> None:
         """End a run at once, with all its programs, as the end of its pods would."""

@@ -53,29 +53,14 @@ def test_a_pipeline_with_a_fan_out(
 
 def _started(project: Any, endpoint: Endpoint, tmp_path: Path, program: str = WAITS) -> subprocess.Popen[bytes]:
     project.write({"long.py": program, "stoker.toml": _stack(project, endpoint.host)})
-    environment = {**os.environ, "STOKER_HOME": str(project.home), "MARKS": str(tmp_path)}
-    driver = subprocess.Popen(
-        [sys.executable, "long.py"], cwd=project.folder, env=environment, stderr=subprocess.DEVNULL
-    )
+    driver = _driver(project, "long.py")
     until(lambda: (tmp_path / "waits").exists())
     return driver
 
 
-@pytest.mark.slow
-def test_a_killed_driver(project: Any, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pods of the run there go on: the next driver adopts what runs, and gives the rest to the same run."""
-    monkeypatch.setenv("MARKS", str(tmp_path))
-    driver = _started(project, endpoint, tmp_path)
-    driver.kill()
-    driver.wait()
-    [run] = project.client().runs()
-    (tmp_path / "go").touch()
-    project.stoker("resume", run.id, timeout=240.0)
-    run = project.client().run(run.id)
-    assert run.status == "succeeded" and run.steps["after"].output.load() == 3
-    assert [(tmp_path / name).read_text() for name in ("begin", "waits", "after")] == ["x", "x", "x"]
-    assert list(endpoint.runs) == ["run-0"]
-    assert endpoint.wait("run-0") == 0
+def _driver(project: Any, *words: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "STOKER_HOME": str(project.home)}
+    return subprocess.Popen([sys.executable, *words], cwd=project.folder, env=environment, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.slow
@@ -96,7 +81,8 @@ def test_a_cancelled_run(project: Any, endpoint: Endpoint, tmp_path: Path, monke
 def test_the_end_of_the_run_there(
     project: Any, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody ends it in Kubeflow: the step is lost, and a resumed run starts another one for what is left."""
+    """Somebody ends it in Kubeflow: the step is lost, and a resumed run starts another one for what is left. Its pods
+    go on when its driver is killed: the next driver adopts what runs, and gives the rest to the same run."""
     monkeypatch.setenv("MARKS", str(tmp_path))
     # Nothing that is killed writes last words.
     main = 'if __name__ == "__main__":\n'
@@ -107,10 +93,16 @@ def test_the_end_of_the_run_there(
     [run] = project.client().runs()
     assert run.steps["waits"].failure.cause == "worker-lost"
     assert "the Kubeflow run is FAILED" in run.steps["waits"].failure.message
+    resumed = _driver(project, "-m", "stoker", "resume", run.id)
+    until(lambda: (tmp_path / "waits").read_text() == "xx")
+    resumed.kill()
+    resumed.wait()
     (tmp_path / "go").touch()
     project.stoker("resume", run.id, timeout=240.0)
-    assert project.client().run(run.id).status == "succeeded"
-    assert set(endpoint.tasks("run-1")) == {"waits", "after"}
+    run = project.client().run(run.id)
+    assert run.status == "succeeded" and run.steps["after"].output.load() == 3
+    assert [(tmp_path / name).read_text() for name in ("begin", "waits", "after")] == ["x", "xx", "x"]
+    assert list(endpoint.runs) == ["run-0", "run-1"] and set(endpoint.tasks("run-1")) == {"waits", "after"}
     until(lambda: endpoint.wait("run-1") == 0)
     left = project.home / "artifacts" / "kubeflow"
     assert sorted(path.name for path in left.iterdir() if path.suffix != ".zip") == [run.id]

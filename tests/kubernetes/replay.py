@@ -221,7 +221,12 @@ class Replay:
         """Wait until each object has had as many states as in these recorded events, and all that was told is told."""
         wanted = course(events)
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and not self._reached(wanted):
+        known = -1
+        while time.monotonic() < end:
+            there = sum(len(watcher.events) for watcher in self._watchers)
+            if there != known and self._reached(wanted):
+                break
+            known = there
             time.sleep(0.02)
         for name, pod in self._pods().items():
             # What a request does to a process must not come before its handler for signals.

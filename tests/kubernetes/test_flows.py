@@ -152,8 +152,6 @@ def test_every_word_of_the_decorator_takes_effect(project: Any, nodes: LocalClus
     [
         (["--with", "kubernetes:namespce=a"], "did you mean 'namespace'"),
         (["--with", "kubernetes:contex=a"], "takes no 'contex'"),
-        (["--with", "kubernetes:queue_priority=high"], "for no queue"),
-        (["--with", "kubernetes:qos=Guaranteed"], "without cpu_count and memory"),
     ],
 )
 def test_words_that_mean_nothing(project: Any, cluster: LocalCluster, arguments: list[str], words: str) -> None:

@@ -86,20 +86,12 @@ def mixed(flag: str):
     return ends(waits_apart(begins(), flag))
 
 @step(cache=False)
-def fails() -> None:
-    raise ValueError("no luck")
-
-@step(cache=False)
 def kills() -> None:
     os.kill(os.getpid(), 9)
 
 @pipeline
 def killed():
     kills()
-
-@pipeline
-def failed():
-    fails()
 
 @step(cache=False, resources=ResourceSettings(gpu_count=1))
 def on_gpu(n: int) -> list[str]:
@@ -130,7 +122,7 @@ if __name__ == "__main__":
     elif word in ("long", "mixed"):
         print({"long": long, "mixed": mixed}[word](*rest).steps["ends"].output.load())
     else:
-        {"chain": chain, "killed": killed, "failed": failed, "gpus": gpus}[word]()
+        {"chain": chain, "killed": killed, "gpus": gpus}[word]()
 """
 
 
@@ -202,6 +194,7 @@ def test_a_killed_driver_leaves_a_pod_that_the_next_one_takes_over(
     cluster.wait(lambda: nothing_left(cluster))
 
 
+@pytest.mark.long
 def test_a_pod_takes_orders_of_a_second_driver(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     """The first order is over and forgotten when its driver is killed: the next one has another number."""
     flag = tmp_path / "flag"
@@ -236,6 +229,7 @@ def test_a_pod_that_leaves_without_a_driver_says_what_it_did(kube: Any, cluster:
     cluster.wait(lambda: nothing_left(cluster))
 
 
+@pytest.mark.long
 def test_pods_without_a_driver_are_found_and_ended(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     driver = start(kube, "long", str(tmp_path / "never"))
     cluster.wait(lambda: says(kube, "waiting"), 120.0)
@@ -305,11 +299,8 @@ def enter_a_step(kube: Any, cluster: LocalCluster) -> None:
 
 
 def test_a_step_that_is_killed_takes_its_pod_with_it(kube: Any, cluster: LocalCluster) -> None:
-    words = {"failed": "no luck", "killed": "SIGKILL"}
-    for name, text in words.items():
-        kube.run("train.py", name, code=1, timeout=120.0)
-        step = kube.client().run("last").steps[{"failed": "fails", "killed": "kills"}[name]]
-        assert step.attempts[0].failure is not None and text in str(step.attempts[0].failure.message)
+    kube.run("train.py", "killed", code=1, timeout=120.0)
+    assert "SIGKILL" in kube.client().run("last").steps["kills"].attempts[0].failure.message
     cluster.wait(lambda: nothing_left(cluster))
 
 
@@ -356,6 +347,7 @@ def test_without_the_right_to_exec_each_step_has_a_job(kube: Any, cluster: Local
     cluster.wait(lambda: nothing_left(cluster))
 
 
+@pytest.mark.long
 def test_a_node_that_reaches_no_pod_gives_each_step_a_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     """The right is there, but no connection to the pod is made: its steps run all the same, in pods of their own."""
     cluster.fault("server-error", path=".*/exec", status=403)
@@ -388,11 +380,11 @@ def test_steps_beyond_all_pods_go_alone_where_that_helps(
     """Where the pods that take several wait for room, pods of their own would wait behind them: with 256 pods asked for
     on a cluster with room for 40, a run of a thousand got 744 of them, and those that take several stood idle."""
     cluster.reset([{"name": "only", "capacity": {"cpu": "64", "memory": "64Gi", "pods": str(places)}}])
-    few = MAIN + "    from stoker.backends.kubernetes.warm import pools\n    pools.MOST = 6\n"
+    few = MAIN + "    from stoker.backends.kubernetes.warm import pools\n    pools.MOST = 4\n"
     text = program(tmp_path, length=0.5).replace(MAIN, few)
     kube.write({"train.py": text})
-    kube.run("train.py", "many", "12", timeout=180.0)
-    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 12
+    kube.run("train.py", "many", "8", timeout=180.0)
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 8
     assert ("create secrets" in cluster.counts()) == (places == 32)
     cluster.wait(lambda: nothing_left(cluster))
 

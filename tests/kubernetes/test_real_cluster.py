@@ -21,6 +21,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.kubernetes.drivers import start
 from tests.kubernetes.server.cluster import REPOSITORY, LocalCluster
 
 from stoker.backends.kubernetes.api.client import Cluster
@@ -296,18 +297,6 @@ def log_of(kube: Any, step: str) -> str:
     return str(kube.stoker("logs", "last", step, code=None).stdout)
 
 
-def start(kube: Any, *words: str, **environment: str) -> subprocess.Popen[str]:
-    """A run that goes on."""
-    return subprocess.Popen(
-        [sys.executable, "train.py", *words],
-        cwd=kube.folder,
-        env={**os.environ, "STOKER_HOME": str(kube.home), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 class TestRealCluster:
     """On the cluster of STOKER_TEST_KUBECONFIG."""
 
@@ -386,15 +375,15 @@ class TestRealCluster:
         assert not [pod for pod in real.items("pods") if index_of(pod) is not None]
 
 
-def test_the_tests_own_server_counts_as_such_a_cluster(cluster: LocalCluster, tmp_path: Path, long_form: bool) -> None:
-    """From outside, with its kubeconfig alone; with --long all of the tests, else one."""
+@pytest.mark.long
+def test_the_tests_own_server_counts_as_such_a_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    """From outside, with its kubeconfig alone."""
     environment = {
         **os.environ,
         "STOKER_TEST_KUBECONFIG": str(cluster.kubeconfig),
         "STOKER_TEST_SETTINGS": f'image = "team/step:1"; executable = "{sys.executable}"',
     }
     words = ["-m", "cluster", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'outside'}"]
-    words += [] if long_form else ["-k", "test_devices"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", __file__, *words],
         cwd=REPOSITORY,
