@@ -29,26 +29,85 @@ def _stack(project: Any, host: str, more: str = "") -> str:
     return STACK.format(host=host, claim=f'persistent_volume_claims = {{shared = "{project.home}"}}', more=more)
 
 
+STRUCTURES = """
+import sys
+from pathlib import Path
+
+from stoker import pipeline, step
+from stoker.core.errors import RunFailed
+
+@step
+def prepare() -> None:
+    print("prepared")
+    print("on stderr", file=sys.stderr)
+
+@step
+def write(text: str) -> Path:
+    Path("data.txt").write_text(text)
+    return Path("data.txt")
+
+@step
+def length(data: Path) -> int:
+    return len(data.read_text())
+
+@step
+def shout(text: str) -> str:
+    return text.upper() if text != "c" else text
+
+@step
+def joined(parts: list[str]) -> str:
+    return "".join(parts)
+
+@step
+def fails(text: str) -> int:
+    raise ValueError(text)
+
+@pipeline
+def inner(text: str = "abc"):
+    return length.with_options(id="measured")(write(text))
+
+@pipeline
+def outer():
+    ready = prepare()
+    shout.with_options(after=ready, id="once")("x")
+    again = shout.map(shout.map(["a", "b", "c"]))
+    fails(joined(again))
+    inner("four")
+
+if __name__ == "__main__":
+    try:
+        outer()
+    except RunFailed:
+        pass
+    finally:
+        print("cleaned up")
+"""
+
+
 @pytest.mark.slow
-def test_a_pipeline_with_a_fan_out(
+def test_structures_of_kfp_as_they_are_written_here(
     project: Any, endpoint: Endpoint, s3_server: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Driver and pods share an object store, and nothing else."""
+    """Order without data, names, files, loops of several steps, a collector, a pipeline in another, an exit handler.
+    Driver and pods share an object store, and nothing else."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    store = f'artifact_store = "{s3_server.bucket("kubeflow")}/store"\n'
     stack = STACK.format(host=endpoint.host, claim="fanout = 2", more="").replace("shares_files = true, ", "")
-    refused = stack.replace("orchestrator", f"{store}orchestrator", 1)
-    project.write({"squares.py": SQUARES, "stoker.toml": refused})
-    assert "plain Python lacks s3fs" in project.run("squares.py", code=3).stderr
-    stack = stack.replace("fanout = 2", "fanout = 2, image = 'team/train:1'")
-    project.write({"squares.py": SQUARES, "stoker.toml": stack.replace("orchestrator", f"{store}orchestrator", 1)})
-    done = project.run("squares.py", timeout=240.0)
+    places = f'artifact_store = "{s3_server.bucket("kubeflow")}/store"\nsettings.failure_mode = "continue"\n'
+    stack = stack.replace("orchestrator", f"{places}orchestrator", 1)
+    project.write({"outer.py": STRUCTURES, "stoker.toml": stack})
+    assert "plain Python lacks s3fs" in project.stoker("plan", "outer.py:outer", code=3).stdout
+    project.write({"stoker.toml": stack.replace("fanout = 2", "fanout = 2, image = 'team/train:1'")})
+    done = project.run("outer.py", timeout=240.0)
+    assert done.stdout == "cleaned up\n", done.stderr
     run = project.client().runs()[0]
-    assert run.status == "succeeded", done.stdout + done.stderr + endpoint.log("run-0")
-    assert run.steps["total"].output.load() == 30
-    assert [line.text for line in run.steps["load"].logs()] == ["hello you alone", "on stderr"]
-    assert endpoint.wait("run-0") == 0, endpoint.log("run-0")
+    assert {key: step.status for key, step in run.steps.items() if step.status != "succeeded"} == {"fails": "failed"}
+    assert run.steps["once"].output.load() == "X" and run.steps["joined"].output.load() == "ABc"
+    assert run.steps["inner.measured"].output.load() == 4
+    assert [line.text for line in run.steps["prepare"].logs()] == ["prepared", "on stderr"]
+    tasks = endpoint.tasks("run-0")
+    assert tasks["once"]["dependentTasks"] == ["prepare"]
+    assert tasks["inner-measured"]["dependentTasks"] == ["inner-write"]
 
 
 def _started(project: Any, endpoint: Endpoint, tmp_path: Path, program: str = WAITS) -> subprocess.Popen[bytes]:

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from google.protobuf import json_format
 from kfp import compiler, dsl, kubernetes
 from kfp.kubernetes import kubernetes_executor_config_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
-from tests.kubeflow.endpoint import Endpoint
 
 from stoker.backends.kubeflow.requests import AGAIN
 
@@ -132,73 +130,3 @@ def test_what_is_not_the_same_is_found() -> None:
     assert missing(wanted, {"a": [{"b": 2}, {"b": 1, "d": 3}], "c": "x", "e": 1}) == []
     assert missing(wanted, {"a": [{"b": 2}], "c": "y"}) == ["/a[0]", "/c: 'x' against 'y'"]
     assert missing(wanted, {"c": "x"}) == ["/a"]
-
-
-STRUCTURES = """
-from pathlib import Path
-
-from stoker import pipeline, step
-from stoker.core.errors import RunFailed
-
-@step
-def prepare() -> None:
-    print("prepared")
-
-@step
-def write(text: str) -> Path:
-    Path("data.txt").write_text(text)
-    return Path("data.txt")
-
-@step
-def length(data: Path) -> int:
-    return len(data.read_text())
-
-@step
-def shout(text: str) -> str:
-    return text.upper() if text != "c" else text
-
-@step
-def joined(parts: list[str]) -> str:
-    return "".join(parts)
-
-@step
-def fails(text: str) -> int:
-    raise ValueError(text)
-
-@pipeline
-def inner(text: str = "abc"):
-    return length.with_options(id="measured")(write(text))
-
-@pipeline
-def outer():
-    ready = prepare()
-    shout.with_options(after=ready, id="once")("x")
-    again = shout.map(shout.map(["a", "b", "c"]))
-    fails(joined(again))
-    inner("four")
-
-if __name__ == "__main__":
-    try:
-        outer()
-    except RunFailed:
-        pass
-    finally:
-        print("cleaned up")
-"""
-
-
-@pytest.mark.slow
-def test_structures_of_kfp_as_they_are_written_here(project: Any, endpoint: Endpoint) -> None:
-    """Order without data, names, files, loops of several steps, a collector, a pipeline in another, an exit handler."""
-    stack = f'persistent_volume_claims = {{shared = "{project.home}"}}, shares_files = true, fanout = 2'
-    stack = f'stack = "kf"\n[stacks.kf]\norchestrator = {{flavor = "kubeflow", host = "{endpoint.host}", {stack}}}\n'
-    project.write({"outer.py": STRUCTURES, "stoker.toml": stack + "settings.failure_mode = 'continue'\n"})
-    done = project.run("outer.py", timeout=240.0)
-    assert done.stdout == "cleaned up\n", done.stderr
-    run = project.client().runs()[0]
-    assert {key: step.status for key, step in run.steps.items() if step.status != "succeeded"} == {"fails": "failed"}
-    assert run.steps["once"].output.load() == "X" and run.steps["joined"].output.load() == "ABc"
-    assert run.steps["inner.measured"].output.load() == 4
-    tasks = endpoint.tasks("run-0")
-    assert tasks["once"]["dependentTasks"] == ["prepare"]
-    assert tasks["inner-measured"]["dependentTasks"] == ["inner-write"]

@@ -82,7 +82,7 @@ PLAIN = """
 """
 
 
-def test_a_request_without_a_kubeconfig(project: Any, tmp_path: Path) -> None:
+def test_a_request_without_a_kubeconfig(project: Any, tmp_path: Path, used_home: Path) -> None:
     project.write({"p.py": PLAIN})
     nowhere = {"KUBECONFIG": "", "HOME": str(tmp_path)}
     shown = project.stoker("plan", "p.py", "--render", env=nowhere, code=3).stdout

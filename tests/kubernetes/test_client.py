@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import socket
-import subprocess
+import ssl
 import sys
 import threading
 import time
@@ -22,6 +22,7 @@ import pytest
 import yaml
 from tests.kubernetes.recordings import recording
 from tests.kubernetes.server.cluster import LocalCluster
+from tests.servers.authority import certificate
 
 from stoker.backends.kubernetes.api.client import ApiError, Cluster, Stream
 from stoker.backends.kubernetes.api.execution import Execution
@@ -278,15 +279,11 @@ def test_a_token_that_is_not_accepted(cluster: LocalCluster, tmp_path: Path) -> 
 
 def test_a_server_with_certificates(tmp_path: Path) -> None:
     """TLS with a client's certificate, whose name is another than that of the address; also for streams."""
-    import ssl
-
-    for name in ("server", "client"):
-        words = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name}"
-        words += f" -keyout {tmp_path / name}.key -out {tmp_path / name}.crt -addext subjectAltName=DNS:{name}.example"
-        subprocess.run(words.split(), check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    context.load_verify_locations(tmp_path / "client.crt")
+    for name in ("me", "it"):
+        (tmp_path / name).mkdir()
+    mine, theirs = certificate(tmp_path / "me", "127.0.0.3"), certificate(tmp_path / "it", "127.0.0.2")
+    context = theirs.server()
+    context.load_verify_locations(mine.authority)
     context.verify_mode = ssl.CERT_REQUIRED
     listener = socket.create_server(("127.0.0.1", 0))
     line = b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "7"}}}\n'
@@ -306,8 +303,9 @@ def test_a_server_with_certificates(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    user = {f"client-{kind}-data": _encoded(tmp_path / f"client.{end}") for kind, end in _PAIR}
-    trust = {"certificate-authority": "server.crt", "tls-server-name": "server.example"}
+    files = {"certificate": mine.file, "key": mine.key}
+    user = {f"client-{kind}-data": base64.b64encode(path.read_bytes()).decode() for kind, path in files.items()}
+    trust = {"certificate-authority": str(theirs.authority.relative_to(tmp_path)), "tls-server-name": "127.0.0.2"}
     cluster = client(kubeconfig(tmp_path / "config", f"https://127.0.0.1:{listener.getsockname()[1]}", user, **trust))
     assert cluster.get("/version") == {"minor": "36"}
     stream, taken = cluster.open_watch("/p", resource_version="1"), b""
@@ -317,13 +315,6 @@ def test_a_server_with_certificates(tmp_path: Path) -> None:
     cluster.close()
     thread.join(10.0)
     listener.close()
-
-
-_PAIR = (("certificate", "crt"), ("key", "key"))
-
-
-def _encoded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
 
 
 def test_answers_that_are_put_off_or_refused(server: Server, tmp_path: Path) -> None:
