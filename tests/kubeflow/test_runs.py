@@ -33,7 +33,8 @@ STRUCTURES = """
 import sys
 from pathlib import Path
 
-from stoker import pipeline, step
+from stoker import context, pipeline, step
+from stoker.config import Retry
 from stoker.core.errors import RunFailed
 
 @step
@@ -50,8 +51,10 @@ def write(text: str) -> Path:
 def length(data: Path) -> int:
     return len(data.read_text())
 
-@step
+@step(retry=Retry(2))
 def shout(text: str) -> str:
+    if text == "c" and context.attempt == 1:
+        raise ValueError("not yet")
     return text.upper() if text != "c" else text
 
 @step
@@ -85,19 +88,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_structures_of_kfp_as_they_are_written_here(
-    project: Any, endpoint: Endpoint, s3_server: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Order without data, names, files, loops of several steps, a collector, a pipeline in another, an exit handler.
-    Driver and pods share an object store, and nothing else."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    stack = STACK.format(host=endpoint.host, claim="fanout = 2", more="").replace("shares_files = true, ", "")
-    places = f'artifact_store = "{s3_server.bucket("kubeflow")}/store"\nsettings.failure_mode = "continue"\n'
-    stack = stack.replace("orchestrator", f"{places}orchestrator", 1)
+def test_structures_of_kfp_as_they_are_written_here(project: Any, endpoint: Endpoint) -> None:
+    """Order without data, names, files, loops of several steps, a collector, a pipeline in another, an exit handler."""
+    stack = _stack(project, endpoint.host, ", fanout = 2") + "settings.failure_mode = 'continue'\n"
     project.write({"outer.py": STRUCTURES, "stoker.toml": stack})
-    assert "plain Python lacks s3fs" in project.stoker("plan", "outer.py:outer", code=3).stdout
-    project.write({"stoker.toml": stack.replace("fanout = 2", "fanout = 2, image = 'team/train:1'")})
     done = project.run("outer.py", timeout=240.0)
     assert done.stdout == "cleaned up\n", done.stderr
     run = project.client().runs()[0]
@@ -108,6 +102,25 @@ def test_structures_of_kfp_as_they_are_written_here(
     tasks = endpoint.tasks("run-0")
     assert tasks["once"]["dependentTasks"] == ["prepare"]
     assert tasks["inner-measured"]["dependentTasks"] == ["inner-write"]
+
+
+@pytest.mark.slow
+def test_driver_and_pods_share_nothing_but_an_object_store(
+    project: Any, endpoint: Endpoint, s3_server: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    stack = STACK.format(host=endpoint.host, claim="fanout = 2", more="").replace("shares_files = true, ", "")
+    store = f'artifact_store = "{s3_server.bucket("kubeflow")}/store"\n'
+    stack = stack.replace("orchestrator", f"{store}orchestrator", 1)
+    project.write({"squares.py": SQUARES.replace("total(square.map(load()))", "load()"), "stoker.toml": stack})
+    assert "plain Python lacks s3fs" in project.run("squares.py", code=3).stderr
+    project.write({"stoker.toml": stack.replace("fanout = 2", "fanout = 2, image = 'team/train:1'")})
+    project.run("squares.py", timeout=240.0)
+    run = project.client().runs()[0]
+    assert run.steps["load"].output.load() == [1, 2, 3, 4]
+    assert [line.text for line in run.steps["load"].logs()] == ["hello you alone", "on stderr"]
+    assert endpoint.wait("run-0") == 0, endpoint.log("run-0")
 
 
 def _started(project: Any, endpoint: Endpoint, tmp_path: Path, program: str = WAITS) -> subprocess.Popen[bytes]:

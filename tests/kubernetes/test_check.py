@@ -265,7 +265,7 @@ def one(resources: ResourceSettings, settings: KubernetesSettings) -> bool:
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "n"}, "spec": {"template": template}}
     for thing in (job, *companions(request)):
         if thing["kind"] != "PodGroup":
-            kubernetes_validate.validate(thing, "1.36", strict=True)
+            kubernetes_validate.validate(thing, "1.37", strict=True)
     container = next(one for one in template["spec"]["containers"] if one["name"] == CONTAINER)
     requests, limits = container["resources"]["requests"], container["resources"].get("limits", {})
     if accelerators is not None and not settings.get("device_class"):
