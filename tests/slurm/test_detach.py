@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ PIPELINE = """
 
 
     @pipeline
-    def looking(more: bool = False):
+    def looking(more: bool = False, count: int = 3):
         look()
-        double.map([1, 2, 3])
+        double.map(list(range(1, count + 1)))
         if more:
             gang()
 
@@ -70,12 +71,31 @@ def ended(project: Any, id: str) -> Any:
     return run
 
 
-def test_driver_and_steps_are_jobs(clustered: Any, cluster: Cluster) -> None:
+@pytest.fixture
+def closed(clustered: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Nothing starts on the cluster until this is called; the working folder is the project's, where its stack is."""
+    monkeypatch.chdir(clustered.folder)
     clustered.write({"looking.py": PIPELINE})
-    id = detached(clustered, "--set", "steps.double.orchestrator.slurm.partition=short")
+    cluster.run("scontrol", "update", "partitionname=main", "state=down")
+
+    def opened() -> None:
+        cluster.run("scontrol", "update", "partitionname=main", "state=up")
+
+    yield opened
+    opened()
+
+
+def test_driver_and_steps_are_jobs(clustered: Any, cluster: Cluster, closed: Callable[[], None]) -> None:
+    """With a gang, too: srun refuses memory by CPU beside memory by node, and knows its own job by variables."""
+    id = detached(clustered, "--more", "--set", "steps.double.orchestrator.slurm.partition=short")
+    driver = cluster.jobs()[-1]
+    assert (driver["state"], driver["name"]) == ("PENDING", f"stoker-driver-{id}")
+    assert f"has not begun yet: Slurm job {driver['id']}, which writes to" in clustered.stoker("show", id).stdout
+    # The code was sent along when the run was started, not when the driver's turn came.
+    clustered.write({"looking.py": PIPELINE.replace("number * 2", "number * 3")})
+    closed()
     run = ended(clustered, id)
-    assert run.sessions == 1
-    driver = next(job for job in cluster.jobs() if job["name"] == f"stoker-driver-{id}")
+    assert run.sessions == 1 and run.steps["gang"].status == "succeeded"
     until(lambda: any(job["id"] == driver["id"] and job["state"] == "COMPLETED" for job in cluster.jobs()))
     seen = run.steps["look"].load()
     assert seen["SLURM_JOB_ID"] != driver["id"]
@@ -88,100 +108,50 @@ def test_driver_and_steps_are_jobs(clustered: Any, cluster: Cluster) -> None:
     assert f"WorkDir={clustered.folder}" in shown
 
 
-@pytest.mark.slow
-def test_a_gang_is_started_from_the_drivers_job(clustered: Any, cluster: Cluster) -> None:
-    """srun refuses memory by CPU beside memory by node, and knows its own job by variables."""
-    clustered.write({"looking.py": PIPELINE})
-    run = ended(clustered, detached(clustered, "--more"))
-    assert run.steps["gang"].status == "succeeded"
-
-
-def test_while_the_drivers_job_waits(clustered: Any, cluster: Cluster) -> None:
-    clustered.write({"looking.py": PIPELINE})
-    cluster.run("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        id = detached(clustered)
-        job = cluster.jobs()[-1]
-        assert (job["state"], job["name"]) == ("PENDING", f"stoker-driver-{id}")
-        shown = clustered.stoker("show", id).stdout
-        assert f"has not begun yet: Slurm job {job['id']}, which writes to" in shown
-        clustered.stoker("cancel", id)
-        assert clustered.client().run(id).status == "cancelled"
-    finally:
-        cluster.run("scontrol", "update", "partitionname=main", "state=up")
+def test_a_run_is_cancelled_while_the_drivers_job_waits(
+    clustered: Any, cluster: Cluster, closed: Callable[[], None]
+) -> None:
+    id = detached(clustered)
+    clustered.stoker("cancel", id)
+    assert clustered.client().run(id).status == "cancelled"
+    closed()
     until(lambda: cluster.jobs()[-1]["state"] == "COMPLETED")
     assert "somebody was first" in (clustered.home / "logs" / id / "driver.out").read_text()
     assert clustered.client().run(id).status == "cancelled"
 
 
-def test_what_runs_is_what_was_submitted(clustered: Any, cluster: Cluster) -> None:
-    """The code was sent along when the run was started, not when the driver's turn came."""
-    clustered.write({"looking.py": PIPELINE})
-    cluster.run("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        id = detached(clustered)
-        clustered.write({"looking.py": PIPELINE.replace("number * 2", "number * 3")})
-    finally:
-        cluster.run("scontrol", "update", "partitionname=main", "state=up")
-    assert [one.load() for one in ended(clustered, id).steps["double"]] == [2, 4, 6]
-
-
-def test_a_driver_whose_job_is_cancelled_while_it_waits(
-    clustered: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_a_driver_that_waits_or_is_started_again_and_whose_job_is_cancelled(
+    clustered: Any, cluster: Cluster, closed: Callable[[], None]
 ) -> None:
-    """`stoker show` says that it is never started, and the run can be resumed as it was to begin."""
-    monkeypatch.chdir(clustered.folder)
-    clustered.write({"looking.py": PIPELINE})
-    cluster.run("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        id = detached(clustered, "--more")
-        shown = clustered.stoker("show", id).stdout
-        assert "has not begun yet: Slurm job" in shown and "running" in shown.splitlines()[0]
-        job = shown.partition("Slurm job ")[2].split(",")[0].split()[0]
-        cluster.run("scancel", job)
-        waited = clustered.client().run(id).wait(60)
-        assert waited.status == "interrupted", "nobody waits for ever"
-        shown = clustered.stoker("show", id).stdout
-        assert f"Slurm job {job}, which was to start its driver, is not in the queue any more" in shown
-        assert f"stoker resume {id}" in shown
-        assert shown.splitlines()[0].endswith("interrupted")
-    finally:
-        cluster.run("scontrol", "update", "partitionname=main", "state=up")
+    """Waiting goes on while its job is in the queue; then it is never started, and the run can be resumed."""
+    id = detached(clustered, "--count", "2")
+    store = clustered.client().store
+    row = store.records.run(id)
+    place = row.driver[DRIVER_PLACE]
+    # As after the loss of the node on which the driver ran: a process that is dead, and the job that restarts it.
+    job = {DRIVER_PLACE: place, "token": row.token, "starts": 1, "since": 0.0, "settled": 0}
+    dead = {"pid": 2**22 + 1, "host": "another", "started": 1.0, DRIVER_JOB: job}
+    store.records.set_run(id, row.token, driver=dead, heartbeat=time.time() - 300.0)
+    run = clustered.client().run(id)
+    assert run.status == "interrupted" and run.restarted_by == place
+    began = time.monotonic()
+    run.wait(1.5)
+    assert time.monotonic() >= began + 1.5, "it goes on waiting while the job is in the queue"
+    store.records.set_run(id, row.token, driver=row.driver, heartbeat=row.heartbeat)
+    shown = clustered.stoker("show", id).stdout
+    assert "has not begun yet: Slurm job" in shown and "running" in shown.splitlines()[0]
+    number = place.rpartition(" ")[2]
+    cluster.run("scancel", number)
+    assert clustered.client().run(id).wait(60).status == "interrupted", "nobody waits for ever"
+    shown = clustered.stoker("show", id).stdout
+    assert f"Slurm job {number}, which was to start its driver, is not in the queue any more" in shown
+    assert f"stoker resume {id}" in shown
+    assert shown.splitlines()[0].endswith("interrupted")
+    closed()
     clustered.stoker("resume", id, timeout=240.0)
     run = clustered.client().run(id)
-    assert run.status == "succeeded" and "gang" in run.steps, "with its parameters"
+    assert run.status == "succeeded" and len(run.steps["double"]) == 2, "with its parameters"
     assert not run.error
-
-
-def test_waiting_goes_on_while_the_driver_is_started_again(
-    clustered: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver whose node restarts is silent for longer than a driver may be; its job is in the queue meanwhile."""
-    monkeypatch.chdir(clustered.folder)  # where its stack is found
-    clustered.write({"looking.py": PIPELINE})
-    cluster.run("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        id = detached(clustered)
-        store = clustered.client().store
-        row = store.records.run(id)
-        place = row.driver[DRIVER_PLACE]
-        # As after the loss of the node on which the driver ran: a process that is dead, and the job that restarts it.
-        job = {DRIVER_PLACE: place, "token": row.token, "starts": 1, "since": 0.0, "settled": 0}
-        dead = {"pid": 2**22 + 1, "host": "another", "started": 1.0, DRIVER_JOB: job}
-        store.records.set_run(id, row.token, driver=dead, heartbeat=time.time() - 300.0)
-        run = clustered.client().run(id)
-        assert run.status == "interrupted" and run.restarted_by == place
-        assert run.wait(2.0).status == "interrupted"
-        began = time.monotonic()
-        run.wait(1.5)
-        assert time.monotonic() >= began + 1.5, "it goes on waiting while the job is in the queue"
-        cluster.run("scancel", place.rpartition(" ")[2])
-        until(lambda: place.rpartition(" ")[2] not in cluster.run("squeue", "--noheader", "--format=%i").stdout)
-        began = time.monotonic()
-        assert run.wait(60.0).status == "interrupted"
-        assert time.monotonic() < began + 30.0, "and not when it is gone"
-    finally:
-        cluster.run("scontrol", "update", "partitionname=main", "state=up")
 
 
 def test_what_sbatch_refuses_leaves_nothing(clustered: Any, cluster: Cluster) -> None:

@@ -72,7 +72,9 @@ def login_node(slurm_cluster: Cluster) -> Iterator[Sshd]:
         yield server
 
 
-@pytest.fixture(params=["shared", "apart", "bucket"])
+@pytest.fixture(
+    params=["apart", *(pytest.param(one, marks=pytest.mark.long) for one in ("shared", "bucket"))],
+)
 def far(
     request: pytest.FixtureRequest,
     project: Any,

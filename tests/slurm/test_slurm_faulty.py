@@ -70,16 +70,6 @@ def test_a_faulty_node_is_left_out_and_named(project: Any, weighted: Cluster) ->
     assert "node n1" in doctor and "gpu-hardware in attempt 1 of train[0]" in doctor
 
 
-def test_where_no_other_node_is_left_that_is_said(project: Any, weighted: Cluster) -> None:
-    project.write({"stoker.toml": stack("n1"), "train.py": TRAIN})
-    done = project.run("train.py", env=SIMULATED, code=None)
-    assert done.returncode == 1
-    element = project.client().run("last").steps["train"][0]
-    assert [attempt.failure.cause for attempt in element.attempts] == ["gpu-hardware", "refused"]
-    assert "no other node is left beside n1, where attempts failed" in element.message
-    assert last_job(project) == element.attempts[0].placement.job, "the refused attempt had none"
-
-
 def test_the_node_of_a_gang_that_refuses_is_named_at_once(project: Any, weighted: Cluster) -> None:
     gang = TRAIN.replace("gpu_count=1)", 'nodes=2, gpu_count=1), launch="single"')
     project.write({"stoker.toml": stack("n1", "n2"), "train.py": gang})

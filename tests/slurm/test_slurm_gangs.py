@@ -65,10 +65,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher", ["torchrun", *(pytest.param(one, marks=pytest.mark.long) for one in ("accelerate", "elastic"))]
-)
+@pytest.mark.long  # torchrun of two nodes: the elastic gang below, without torch
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "elastic"])
 def test_two_nodes_train_with_two_ranks_each(clustered: Any, cluster: Cluster, launcher: str) -> None:
     clustered.write({"train.py": TRAIN})
     done = clustered.run("train.py", launcher, env={"STOKER_SIMULATE": "4xV100"}, timeout=240)
@@ -106,20 +104,6 @@ def test_a_node_of_a_gang_fails(bench: Bench, cluster: Cluster) -> None:
     assert (status.state, status.cause) == ("failed", "node-lost"), status
 
 
-@pytest.mark.parametrize("node", ["0", "1"])
-def test_a_gang_of_which_a_process_is_killed_is_over_in_seconds(bench: Bench, cluster: Cluster, node: str) -> None:
-    backend = bench.backend()
-    job = bench.job("slow", resources=ResourceSettings(nodes=2))
-    backend.submit(job)
-    bench.until(backend, lambda: bench.texts(job).count("slow begins") == 2)
-    (worker,) = cluster.programs("stoker.worker.boot", SLURM_NODEID=node)
-    worker.kill()
-    killed = time.monotonic()
-    status = bench.end(backend, job)
-    assert (status.state, status.cause) == ("failed", "worker-lost" if node == "0" else "node-lost"), status
-    assert time.monotonic() - killed < LATE / 2, "nobody waits for a result that a killed process cannot write"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["worker", pytest.param("node", marks=pytest.mark.long)])
 def test_an_elastic_gang_goes_on_without_a_node(bench: Bench, cluster: Cluster, what: str) -> None:
@@ -137,21 +121,6 @@ def test_an_elastic_gang_goes_on_without_a_node(bench: Bench, cluster: Cluster, 
     assert "one of 1" in bench.texts(job)
 
 
-@pytest.mark.parametrize("who", ["Stoker", "a person"])
-def test_a_gang_is_asked_to_end(bench: Bench, cluster: Cluster, who: str) -> None:
-    backend = bench.backend()
-    job = bench.job("slow", resources=ResourceSettings(nodes=2))
-    backend.submit(job)
-    bench.until(backend, lambda: bench.texts(job).count("slow begins") == 2)
-    if who == "Stoker":
-        backend.cancel(job.name, grace=60.0)
-    else:
-        cluster.run("scancel", bench.jobs()[-1]["id"])
-    status = bench.end(backend, job)
-    assert status.cause == ("cancelled" if who == "Stoker" else "killed"), status
-    assert bench.texts(job).count("slow was asked to end") == 2
-
-
 def test_a_launcher_may_start_ranks_by_srun(bench: Bench) -> None:
     """The nodes' own step has all of the job's CPUs, and would keep those of another one waiting for ever."""
     job = bench.job("starts", resources=ResourceSettings(nodes=2, cpu_count=2))
@@ -160,7 +129,28 @@ def test_a_launcher_may_start_ranks_by_srun(bench: Bench) -> None:
     assert {"rank 0", "rank 1"} <= set(bench.texts(job))
 
 
-def test_the_end_of_a_gangs_step_is_its_jobs(bench: Bench) -> None:
-    job = bench.job("fails", resources=ResourceSettings(nodes=2))
-    assert bench.over(bench.backend(), job).cause == "user-error"
+def test_how_gangs_end(bench: Bench, cluster: Cluster) -> None:
+    """Five at once: a process is killed on the first node or the second, Stoker or a person ends one, one fails."""
+    backend = bench.backend()
+    two = ResourceSettings(nodes=2)
+    gangs = [bench.job("slow", key=key, resources=two) for key in ("head", "other", "cancelled", "ended")]
+    ids: dict[str, str] = {}
+    for job in gangs:
+        backend.submit(job)
+        bench.until(backend, lambda: len(bench.jobs()) > len(ids))
+        ids[job.key] = bench.jobs()[-1]["id"]
+    head, other, cancelled, ended = gangs
+    bench.until(backend, lambda: all(bench.texts(job).count("slow begins") == 2 for job in gangs))
+    for key, node in (("head", "0"), ("other", "1")):
+        (worker,) = cluster.programs("stoker.worker.boot", SLURM_NODEID=node, SLURM_JOB_ID=ids[key])
+        worker.kill()
+    killed = time.monotonic()
+    assert bench.end(backend, head).cause == "worker-lost"
+    assert bench.end(backend, other).cause == "node-lost"
+    assert time.monotonic() - killed < LATE / 2, "nobody waits for a result that a killed process cannot write"
+    backend.cancel(cancelled.name, grace=60.0)
+    cluster.run("scancel", ids["ended"])
+    assert (bench.end(backend, cancelled).cause, bench.end(backend, ended).cause) == ("cancelled", "killed")
+    assert all(bench.texts(job).count("slow was asked to end") == 2 for job in (cancelled, ended))
+    assert bench.over(backend, bench.job("fails", resources=two)).cause == "user-error"
     until(lambda: bench.jobs()[-1]["state"] == "FAILED")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from tests.servers.slurm import Cluster
 from tests.slurm.bench import Bench
 
 from stoker.core.settings import ResourceSettings
@@ -19,22 +17,14 @@ def arrays(bench: Bench) -> dict[str, int]:
     return found
 
 
-def test_alike_jobs_are_one_array(bench: Bench) -> None:
-    backend = bench.backend()
-    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(8)]
+def test_alike_jobs_are_arrays_of_no_more_tasks_than_they_may_have(bench: Bench) -> None:
+    backend = bench.backend(max_array=4)
+    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(5)]
     big = bench.job("add", key="big", inputs={"a": 5, "b": 5}, resources=ResourceSettings(cpu_count=2))
     bench.over(backend, *jobs, big)
-    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 9))
-    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(8)]
-    assert sorted(arrays(bench).values()) == [1, 8]
-
-
-def test_an_array_has_no_more_tasks_than_it_may(bench: Bench) -> None:
-    backend = bench.backend(max_array=4)
-    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(9)]
-    bench.over(backend, *jobs)
-    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 10))
-    assert sorted(arrays(bench).values()) == [1, 4, 4]
+    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 6))
+    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(5)]
+    assert sorted(arrays(bench).values()) == [1, 1, 4]
 
 
 def test_one_task_of_an_array_is_cancelled(bench: Bench, tmp_path: Path) -> None:
@@ -50,37 +40,3 @@ def test_one_task_of_an_array_is_cancelled(bench: Bench, tmp_path: Path) -> None
     flag.write_text("")
     bench.end(backend, *jobs)
     assert [status.state for job in jobs if (status := bench.ended(job))] == ["succeeded", "failed", "succeeded"]
-
-
-FAN_OUT = """
-from stoker import pipeline, step
-
-@step
-def numbers(count: int) -> list[int]:
-    return list(range(count))
-
-@step
-def square(n: int) -> int:
-    return n * n
-
-@step
-def total(squares: list[int]) -> int:
-    return sum(squares)
-
-@pipeline
-def many(count: int = 12):
-    return total(square.map(numbers(count)))
-
-if __name__ == "__main__":
-    print("total", many().steps["total"].output.load())
-"""
-
-
-def test_a_fan_out_is_one_sbatch(alone: Any, cluster: Cluster) -> None:
-    before = len(cluster.jobs())
-    alone.write({"train.py": FAN_OUT})
-    done = alone.run("train.py", timeout=240)
-    assert "total 506" in done.stdout
-    jobs = cluster.jobs()[before:]
-    assert len({job["comment"] for job in jobs}) == 3
-    assert len([job for job in jobs if "_" in job["id"]]) == 12

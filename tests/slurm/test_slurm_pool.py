@@ -41,7 +41,7 @@ def begins(folder: Path, names: str) -> Mapping[str, int]:
 
 def test_steps_in_a_row_share_one_job(bench: Bench) -> None:
     backend = bench.backend(**REUSE)
-    for number in range(10):
+    for number in range(3):
         job = bench.job("add", key=f"add{number}", inputs={"a": number, "b": 1})
         assert bench.output(bench.over(backend, job)) == number + 1
         assert bench.texts(job) == [f"adding {number} 1"]
@@ -58,10 +58,10 @@ def test_steps_in_a_row_share_one_job(bench: Bench) -> None:
 
 def test_a_fan_out_is_taken_by_the_jobs_that_start(bench: Bench) -> None:
     backend = bench.backend(**REUSE)
-    jobs = [bench.job("add", key=f"add[{number}]", inputs={"a": number, "b": 1}) for number in range(100)]
+    jobs = [bench.job("add", key=f"add[{number}]", inputs={"a": number, "b": 1}) for number in range(20)]
     bench.over(backend, *jobs)
-    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 101))
-    assert len({job["comment"] for job in bench.jobs()}) <= 4, "8, 16, 32 and 44 workers at most"
+    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 21))
+    assert len({job["comment"] for job in bench.jobs()}) <= 2, "8 and 12 workers at most"
     backend.close()
     bench.made.clear()
     until(lambda: {job["state"] for job in bench.jobs()} <= {"COMPLETED", "CANCELLED"})
@@ -252,7 +252,7 @@ def crowded(tmp_path: Path, accounted: Cluster, bundle: Path) -> Iterator[Bench]
 @pytest.mark.parametrize("reuse", ["auto", False])
 def test_a_sites_limit_makes_steps_wait(crowded: Bench, tmp_path: Path, reuse: str | bool) -> None:
     backend = crowded.backend(reuse=reuse)
-    names = "abcdefgh"
+    names = "abcde"
     jobs = counting(crowded, tmp_path, names)
     for job in jobs:
         backend.submit(job)
@@ -261,7 +261,7 @@ def test_a_sites_limit_makes_steps_wait(crowded: Bench, tmp_path: Path, reuse: s
     crowded.until(backend, lambda: all(crowded.messages(job) for job in waiting))
     for job in waiting:
         (message,) = {text for text in crowded.messages(job) if "queue" in text}
-        assert "the site lets you have 3 jobs in the queue now (AssocMaxSubmitJobLimit): 5 steps wait" in message
+        assert "the site lets you have 3 jobs in the queue now (AssocMaxSubmitJobLimit): 2 steps wait" in message
     crowded.cluster.run("sacctmgr", "-i", "modify", "account", "lab", "set", "MaxSubmitJobs=2")
     (tmp_path / "flag").touch()
     crowded.end(backend, *jobs)
@@ -345,15 +345,11 @@ exec {squeue} "$@"
 """
 
 
-@pytest.mark.parametrize("hidden", [False, True], ids=["known at once", "not known at the first look"])
-def test_a_lost_answer_adds_no_worker(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: bool
-) -> None:
-    """Slurm takes the first submission of workers, and its answer is lost."""
+def test_a_lost_answer_adds_no_worker(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm takes the first submission of workers, its answer is lost, and the first look does not know them."""
     marker = tmp_path / "called"
-    texts = {"sbatch": UNANSWERED, "squeue": LATE_ROWS} if hidden else {"sbatch": UNANSWERED}
     (tmp_path / "bin").mkdir()
-    for name, text in texts.items():
+    for name, text in {"sbatch": UNANSWERED, "squeue": LATE_ROWS}.items():
         shim = tmp_path / "bin" / name
         shim.write_text(text.format(marker=marker, **{name: shutil.which(name)}))
         shim.chmod(0o755)
