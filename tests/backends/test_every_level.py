@@ -256,12 +256,13 @@ def request_of(seen: Seen, case: Case) -> frozenset[str]:
 
 
 def levels_of(number: int, part: str, *, every: bool) -> tuple[str, ...]:
-    """The levels at which a field is tried on a part of a stack; not `every` one: one of the nine on one of the parts,
-    others for the next field, since what a level means does not depend on the field."""
+    """The levels at which a field is tried on a part of a stack; not `every` one: of each third field one of the nine
+    on one of the parts, others for the next one, since what a level means does not depend on the field."""
     levels = WHOLE_RUN_LEVELS + STEP_LEVELS
     if every:
         return levels
-    return (levels[number % len(levels)],) if number % len(PARTS) == PARTS.index(part) else ()
+    turn, other = divmod(number, 3)
+    return (levels[turn % len(levels)],) if not other and turn % len(PARTS) == PARTS.index(part) else ()
 
 
 @pytest.mark.slow

@@ -316,7 +316,7 @@ dist.destroy_process_group()
     [
         Accelerate(cpu=True),
         pytest.param(Torchrun(), marks=pytest.mark.long),  # on two nodes: tests/distributed/test_gangs.py
-        Torchrun(max_restarts=1),  # another rendezvous
+        pytest.param(Torchrun(max_restarts=1), marks=pytest.mark.long),  # another rendezvous: tests/slurm, elastic
     ],
 )
 def test_the_real_launcher_makes_ranks(launch: Launch, tmp_path: Path) -> None:

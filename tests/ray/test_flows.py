@@ -51,14 +51,10 @@ def test_a_step_runs_on_the_cluster_that_its_decorator_names(project: Any, ray_c
     assert "placed False True" in said
 
 
-@pytest.mark.parametrize("with_ray", ["ray", "ray:address=ADDRESS"])
-def test_a_cluster_that_no_stack_names(with_ray: str, project: Any, ray_cluster: RayCluster) -> None:
+def test_a_cluster_that_no_stack_names(project: Any, ray_cluster: RayCluster) -> None:
     project.write({"flow.py": FLOW.format(decorator="")})
-    environment = {"RAY_AUTH_TOKEN": TOKEN}
-    if with_ray == "ray":
-        environment["RAY_ADDRESS"] = ray_cluster.dashboard
-    words = with_ray.replace("ADDRESS", ray_cluster.dashboard)
-    assert "placed True True" in project.run("flow.py", "run", "--with", words, env=environment).stderr
+    words = ("run", "--with", f"ray:address={ray_cluster.dashboard}")
+    assert "placed True True" in project.run("flow.py", *words, env={"RAY_AUTH_TOKEN": TOKEN}).stderr
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path, ray_cluster: RayCl
     ]
     gang = bench.job("place", resources=ResourceSettings(nodes=2, cpu_count=0.1))
     # Of 1 CPU each: with less, Ray would start a worker for each at once.
-    many = [bench.job("add", key=f"many-{n}", inputs={"a": n, "b": n}) for n in range(50)]
+    many = [bench.job("add", key=f"many-{n}", inputs={"a": n, "b": n}) for n in range(12)]
     all_of_them = [good, bad, left, killed, none, *devices, *halves, gang, *many]
     found = dict(zip([job.key for job in all_of_them], bench.all_over(backend, all_of_them)))
     assert len(jobs_of(bench, "r1")) == 1
@@ -84,7 +84,7 @@ def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path, ray_cluster: RayCl
     nodes = bench.output(found["place"])
     assert nodes[:2] == [0, 2]
     assert nodes[3] == (ray_cluster.folder / CURRENT).read_text(), "ray.init() joins the step's own cluster"
-    assert [bench.output(found[f"many-{n}"]) for n in range(50)] == [2 * n for n in range(50)]
+    assert [bench.output(found[f"many-{n}"]) for n in range(12)] == [2 * n for n in range(12)]
 
 
 def alive(pid: int) -> bool:
@@ -93,16 +93,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_two_steps_of_one_node_hold_different_devices(bench: Bench, tmp_path: Path) -> None:
-    backend = bench.backend(resources={"bench": 0.1})
-    jobs = [
-        bench.job("meet", key=name, inputs={"folder": str(tmp_path), "name": name, "others": ["a", "b"]}, resources=GPU)
-        for name in ("a", "b")
-    ]
-    one, two = (bench.output(status) for status in bench.all_over(backend, jobs))
-    assert one[1] != two[1] and len(one[1]) == len(two[1]) == 1
 
 
 def test_a_step_is_asked_to_end_and_one_that_waits_says_why(bench: Bench, tmp_path: Path) -> None:
@@ -222,8 +212,8 @@ def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch
     bench.news.clear()
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_steps_in_a_row_are_taken_by_one_program(bench: Bench, far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_in_a_row_are_taken_by_one_program(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where orders go through Ray, since the cluster sees no folder of ours."""
     put, lost = Jobs.put_package, [True]
 
     def unheard(self: Jobs, name: str, data: bytes) -> None:
@@ -232,15 +222,14 @@ def test_steps_in_a_row_are_taken_by_one_program(bench: Bench, far: bool, monkey
             raise Away("the connection was cut")
 
     monkeypatch.setattr(Jobs, "put_package", unheard)
-    if far:
-        bench.far()
-    run = f"row-{far}"
+    bench.far()
+    run = "row"
     backend = bench.backend()
-    taken = [bench.output(bench.over(backend, bench.job("counted", key=f"k{n}", run=run))) for n in range(4)]
-    assert [count for count, _ in taken] == [1, 1, 1, 1], "each has a process of its own"
-    assert len({pid for _, pid in taken}) == 4
+    taken = [bench.output(bench.over(backend, bench.job("counted", key=f"k{n}", run=run))) for n in range(3)]
+    assert [count for count, _ in taken] == [1, 1, 1], "each has a process of its own"
+    assert len({pid for _, pid in taken}) == 3
     assert len(jobs_of(bench, run)) == 1
-    assert not far or not lost, "an order without an answer is run once"
+    assert not lost, "an order without an answer is run once"
     slow = bench.job("deaf", run=run, resources=TENTH)
     backend.submit(slow)
     bench.says(backend, slow, "deaf begins")
