@@ -7,7 +7,8 @@ parser.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping, cast
 
 import attrs
 
@@ -51,8 +52,22 @@ class Argument:
     """Why only Stoker may give it, as a sentence; empty for an argument that users give."""
 
 
-PORT: Final = Argument("int", least=0, most=65535)
-"""A TCP port; launchers take 0 for a free one."""
+def argument_table(file: str) -> Mapping[str, Argument]:
+    """The table in a file of this folder, by Python name: `accelerate.txt` says how its lines are read."""
+    reasons: dict[str, str] = {}
+    table = {}
+    for line in Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines():
+        if line.startswith("owned "):
+            name, _, reason = line.removeprefix("owned ").partition(": ")
+            reasons[name] = reason
+        elif line and not line.startswith("#"):
+            name, kind, *words = line.split(" ")
+            given: dict[str, Any] = dict(word.split("=", 1) for word in words)
+            given.update((bound, float(given[bound])) for bound in ("least", "most") if bound in given)
+            choices = tuple(filter(None, given.pop("choices", "").split(",")))
+            owned = reasons[given.pop("owned")] if "owned" in given else ""
+            table[name] = Argument(cast(Kind, kind), choices, owned=owned, **given)
+    return table
 
 
 def argument_value(argument: Argument, value: Any) -> Any:

@@ -13,9 +13,8 @@ import json
 from typing import Any, Final, Mapping
 
 from stoker.core.settings import Launch
-from stoker.launchers.arguments import PORT, Argument
+from stoker.launchers.arguments import Argument, argument_table
 from stoker.launchers.base import (
-    SCRIPT,
     TORCH,
     Argv,
     FlowWords,
@@ -27,46 +26,7 @@ from stoker.launchers.base import (
     module_command,
 )
 
-PLACE: Final = "each node learns its place and the head's address when it starts"
-NODES: Final = "Stoker starts DeepSpeed on every node itself, without ssh or a host file"
-DEVICES: Final = "the step runs on the devices that it holds; resources.gpu_count says how many"
-
-ARGUMENTS: Final[Mapping[str, Argument]] = {
-    # Of the `deepspeed` command.
-    "num_gpus": Argument("int", means="processes_per_node"),
-    "num_accelerators": Argument("int", means="processes_per_node"),
-    "num_nodes": Argument("int", means="nodes"),
-    "elastic_training": Argument("flag", flag="--enable_elastic_training"),
-    "hostfile": Argument("text", owned=NODES),
-    "include": Argument("text", owned=DEVICES),
-    "exclude": Argument("text", owned=DEVICES),
-    "launcher_args": Argument("text", owned=NODES),
-    "force_multi": Argument("flag", owned=NODES),
-    "no_ssh": Argument("flag", owned=NODES),
-    "no_ssh_check": Argument("flag", owned=NODES),
-    "ssh_port": Argument("int", owned=NODES),
-    "comment": Argument("text", owned=NODES),
-    "account": Argument("text", owned=NODES),
-    "autotuning": Argument("text", owned="the tuner starts runs of its own, which Stoker would know nothing of"),
-    "save_pid": Argument("flag", owned="Stoker knows the launcher's process and ends it"),
-    "node_rank": Argument("int", owned=PLACE),
-    "master_addr": Argument("text", owned=PLACE),
-    "module": Argument("flag", owned=SCRIPT),
-    "no_python": Argument("flag", owned=SCRIPT),
-    "user_script": Argument("text", owned=SCRIPT),
-    "user_args": Argument("text", owned=SCRIPT),
-    # Of both, or of `deepspeed.launcher.launch` alone.
-    "master_port": PORT,
-    "min_elastic_nodes": Argument("int", least=-1),
-    "max_elastic_nodes": Argument("int", least=-1),
-    "no_local_rank": Argument("flag"),
-    "enable_each_rank_log": Argument("text"),
-    "bind_cores_to_rank": Argument("flag"),
-    "bind_core_list": Argument("names"),
-    "log_level": Argument("text", ("debug", "info", "warning", "error", "critical")),
-    "quiet": Argument("flag"),
-    "world_info": Argument("text", owned=DEVICES),
-}
+ARGUMENTS: Final[Mapping[str, Argument]] = argument_table("deepspeed.txt")
 
 # CROSS_RANK is the node, LOCAL_SIZE the ranks on it (deepspeed/launcher/launch.py); the other names are torch's.
 VARIABLES: Final = RankVariables(

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterator, Mapping
 
-import attrs
-
 from stoker.core.findings import Finding
 from stoker.core.settings import Launch
-from stoker.launchers.arguments import PORT, Argument, installed_arguments
+from stoker.launchers.arguments import Argument, argument_table, installed_arguments
 from stoker.launchers.base import (
     LOOPBACK,
-    SCRIPT,
     Argv,
     FlowWords,
     Launcher,
@@ -28,43 +25,7 @@ from stoker.launchers.base import (
     refusal,
 )
 
-PLACE: Final = "each node learns its place, the head's address and a free port when it starts"
-
-_TEXT: Final = Argument("text")
-ARGUMENTS: Final[Mapping[str, Argument]] = {
-    "nnodes": Argument("text", means="nodes"),
-    "nproc_per_node": Argument("int", ("auto", "gpu", "xpu"), flag="--nproc-per-node", means="processes_per_node"),
-    "rdzv_backend": Argument("text", flag="--rdzv-backend"),
-    "rdzv_endpoint": Argument("text", flag="--rdzv-endpoint"),
-    "rdzv_id": Argument("text", flag="--rdzv-id", owned="it is unique to the run, the step and the attempt"),
-    "rdzv_conf": Argument("pairs", flag="--rdzv-conf"),
-    "standalone": Argument("flag"),
-    "max_restarts": Argument("int", least=0, flag="--max-restarts"),
-    "monitor_interval": Argument("float", least=0, flag="--monitor-interval"),
-    "start_method": Argument("text", ("spawn", "fork", "forkserver"), flag="--start-method"),
-    "event_log_handler": Argument("text", flag="--event-log-handler"),
-    "role": _TEXT,
-    "module": Argument("flag", owned=SCRIPT),
-    "no_python": Argument("flag", flag="--no-python", owned=SCRIPT),
-    "run_path": Argument("flag", flag="--run-path", owned=SCRIPT),
-    "log_dir": Argument("text", flag="--log-dir"),
-    "redirects": _TEXT,
-    "tee": _TEXT,
-    "local_ranks_filter": Argument("names", flag="--local-ranks-filter"),
-    "duplicate_stdout_filters": Argument("names", flag="--duplicate-stdout-filters"),
-    "duplicate_stderr_filters": Argument("names", flag="--duplicate-stderr-filters"),
-    "node_rank": Argument("int", flag="--node-rank", owned=PLACE),
-    "master_addr": Argument("text", flag="--master-addr", owned=PLACE),
-    "master_port": attrs.evolve(PORT, flag="--master-port"),
-    "local_addr": Argument("text", flag="--local-addr", owned=PLACE),
-    "logs_specs": Argument("text", flag="--logs-specs"),
-    "numa_binding": Argument("text", ("node", "socket", "exclusive", "core-complex"), flag="--numa-binding"),
-    "signals_to_handle": Argument("names", flag="--signals-to-handle"),
-    "shutdown_timeout": Argument("int", least=0, flag="--shutdown-timeout"),
-    "virtual_local_rank": Argument("flag", flag="--virtual-local-rank"),
-    "training_script": Argument("text", owned=SCRIPT),
-    "training_script_args": Argument("text", owned=SCRIPT),
-}
+ARGUMENTS: Final[Mapping[str, Argument]] = argument_table("torchrun.txt")
 OWN_RENDEZVOUS: Final = frozenset({"static", "c10d"})
 """Backends with which the nodes meet without a service; others, such as etcd, need the address of one."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
@@ -73,164 +74,26 @@ OF_ITS_OWN: Final = "gres/"
 DRIVER_MEMORY: Final = 1 << 30
 """Default memory of a detached run's driver, in bytes: a driver of ten thousand steps uses 200 MB."""
 
-OPTIONS: Final[Mapping[str, str]] = {
-    # sbatch's long option → what its value is: text, number, flag, or either of a flag and a value.
-    # https://slurm.schedmd.com/sbatch.html, up to version 26.05.
-    "acctg-freq": "text",
-    "batch": "text",
-    "bb": "text",
-    "bbf": "text",
-    "begin": "text",
-    "cluster-constraint": "text",
-    "consolidate-segments": "flag",
-    "contiguous": "flag",
-    "core-spec": "number",
-    "cores-per-socket": "number",
-    "cpu-freq": "text",
-    "deadline": "text",
-    "delay-boot": "text",
-    "dependency": "text",
-    "distribution": "text",
-    "extra": "text",
-    "extra-node-info": "text",
-    "get-user-env": "either",
-    "gpu-bind": "text",
-    "gpu-freq": "text",
-    "gres-flags": "text",
-    "hint": "text",
-    "hold": "flag",
-    "kill-on-invalid-dep": "text",
-    "licenses": "text",
-    "mcs-label": "text",
-    "mem-bind": "text",
-    "mem-update": "text",
-    "mincpus": "number",
-    "network": "text",
-    "nice": "either",
-    "ntasks-per-core": "number",
-    "ntasks-per-socket": "number",
-    "oom-kill-step": "either",
-    "overcommit": "flag",
-    "oversubscribe": "flag",
-    "power": "text",
-    "prefer": "text",
-    "priority": "text",
-    "profile": "text",
-    "propagate": "either",
-    "reboot": "flag",
-    "resv-ports": "either",
-    "segment": "number",
-    "sockets-per-node": "number",
-    "spread-job": "flag",
-    "spread-segments": "flag",
-    "stepmgr": "flag",
-    "switches": "text",
-    "thread-spec": "number",
-    "threads-per-core": "number",
-    "time-min": "text",
-    "tres-bind": "text",
-    "use-min-nodes": "flag",
-    "wait-all-nodes": "number",
-    "wckey": "text",
-}
-"""Further options of sbatch that settings may have."""
 
-_CPUS: Final = "resources=ResourceSettings(cpu_count=…)"
-_MEMORY: Final = "resources=ResourceSettings(memory=…)"
-_WHOLE_MEMORY: Final = f"{_MEMORY}; for all that a node has options = {{ mem = 0 }}"
-_GPUS: Final = "resources=ResourceSettings(gpu_count=…) or accelerators=…"
-_OUTPUT: Final = "Stoker reads what the job writes: `stoker logs`"
-_NODES: Final = "resources=ResourceSettings(nodes=…)"
-_OURS: Final = "Stoker watches the job by itself"
-ELSEWHERE: Final[Mapping[str, str]] = {
-    **{name: f"{name.replace('-', '_')}=… of SlurmSettings" for name in ("partition", "account", "qos", "constraint")},
-    **{name: f"{name.replace('-', '_')}=… of SlurmSettings" for name in ("reservation", "nodelist", "exclude")},
-    **{name: f"{name.replace('-', '_')}=… of SlurmSettings" for name in ("exclusive", "mail-type", "mail-user")},
-    "array": "a step that is called with .map becomes an array",
-    "chdir": "the step begins in the folder in which the pipeline was started",
-    "clusters": "host=… of SlurmSettings: each cluster has a stack of its own",
-    "comment": "comment=… of SlurmSettings: Stoker finds its jobs by what stands behind it",
-    "container": "docker=DockerSettings(parent_image=…, skip_build=True), and container=… of SlurmSettings",
-    "container-id": "docker=DockerSettings(parent_image=…, skip_build=True), and container=… of SlurmSettings",
-    "cpus-per-gpu": _CPUS,
-    "cpus-per-task": _CPUS,
-    "error": _OUTPUT,
-    "export": "environment={…} of the step",
-    "export-file": "environment={…} of the step",
-    "gid": "jobs are those of who runs the pipeline",
-    "gpus": _GPUS,
-    "gpus-per-node": _GPUS,
-    "gpus-per-socket": _GPUS,
-    "gpus-per-task": _GPUS,
-    "gres": f"{_GPUS}; for others extended={{…}}",
-    "help": "see https://slurm.schedmd.com/sbatch.html",
-    "ignore-pbs": "the script is Stoker's: there are no such lines in it",
-    "input": "a step's inputs are its arguments",
-    "job-name": "job_name=… of SlurmSettings",
-    "mem": _WHOLE_MEMORY,
-    "mem-per-cpu": _MEMORY,
-    "mem-per-gpu": _MEMORY,
-    "no-kill": "the nodes of a step end together; retry=… of the step",
-    "no-requeue": "requeue=… of SlurmSettings",
-    "nodefile": "nodelist=… of SlurmSettings",
-    "nodes": _NODES,
-    "ntasks": _NODES,
-    "ntasks-per-gpu": "launch=… of the step",
-    "ntasks-per-node": "launch=… of the step",
-    "open-mode": _OUTPUT,
-    "output": _OUTPUT,
-    "parsable": _OURS,
-    "quiet": _OURS,
-    "requeue": "requeue=… of SlurmSettings",
-    "runtime": "launch=… of the step",
-    "signal": "warn_before=… of SlurmSettings",
-    "tasks-per-node": "launch=… of the step",
-    "test-only": "`stoker plan` asks the cluster and submits nothing",
-    "time": "time_limit=… of SlurmSettings, or timeout=… of the step",
-    "tmp": "resources=ResourceSettings(disk=…)",
-    "tres-per-task": f"{_CPUS}, {_GPUS}",
-    "uid": "jobs are those of who runs the pipeline",
-    "usage": "see https://slurm.schedmd.com/sbatch.html",
-    "verbose": _OURS,
-    "version": "see https://slurm.schedmd.com/sbatch.html",
-    "wait": "Stoker waits for the job by itself",
-    "wrap": "the step's function is what runs",
-}
-"""Options of sbatch that are set elsewhere or not at all → what to write instead."""
+def _options() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The tables of `options.txt`: OPTIONS, ELSEWHERE and SHORT."""
+    options: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    short: dict[str, str] = {}
+    for line in Path(__file__).with_name("options.txt").read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        names, _, text = line.partition(" ")
+        name, _, letter = names.removesuffix(":").partition(",")
+        (elsewhere if names.endswith(":") else options)[name] = text
+        if letter:
+            short[letter] = name
+    return options, elsewhere, short
 
-SHORT: Final[Mapping[str, str]] = {
-    "A": "account",
-    "B": "extra-node-info",
-    "C": "constraint",
-    "D": "chdir",
-    "F": "nodefile",
-    "G": "gpus",
-    "H": "hold",
-    "J": "job-name",
-    "L": "licenses",
-    "M": "clusters",
-    "N": "nodes",
-    "O": "overcommit",
-    "S": "core-spec",
-    "W": "wait",
-    "a": "array",
-    "b": "begin",
-    "c": "cpus-per-task",
-    "d": "dependency",
-    "e": "error",
-    "i": "input",
-    "k": "no-kill",
-    "m": "distribution",
-    "n": "ntasks",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "s": "oversubscribe",
-    "t": "time",
-    "w": "nodelist",
-    "x": "exclude",
-}
-"""sbatch's short names of options, as scripts have them."""
+
+OPTIONS, ELSEWHERE, SHORT = _options()
+"""Further options of sbatch that settings may have; others → what to write instead; short names, as scripts have them.
+"""
 
 
 def _instead() -> Iterator[tuple[str, str]]:

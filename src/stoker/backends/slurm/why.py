@@ -6,100 +6,16 @@ The codes are those of https://slurm.schedmd.com/job_reason_codes.html and of `m
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final, Mapping
 
 from stoker.core.words import EXPECTED_START
 
-REASONS: Final[Mapping[str, str]] = {
-    # Waiting helps
-    "None": "it is new: the scheduler has not looked at it yet",
-    "WaitingForScheduling": "it is new: the scheduler has not looked at it yet",
-    "Resources": "what it asks for is in use by other jobs; it is next in line for it",
-    "Priority": "other jobs in {partition} stand before it in the line",
-    "Licenses": "the licenses that it asks for are in use",
-    "JobArrayTaskLimit": "as many of its array's tasks run as may run at once",
-    "BeginTime": (
-        "it may not begin before a certain time: that of options.begin, or a pause after Slurm started it again"
-    ),
-    "Cleaning": "it is started again, and the nodes are still clearing up after the time before",
-    "Prolog": "its nodes are being prepared for it",
-    "FedJobLock": "the clusters of the federation are agreeing on which of them runs it",
-    "BurstBufferResources": "the burst buffer has no room for it yet",
-    "BurstBufferStageIn": "its files are being brought into the burst buffer",
-    "PowerNotAvail": "the cluster may not draw more power now",
-    "PowerReserved": "power is set aside for a reservation",
-    "SchedDefer": "the site starts no job at once; it is looked at with the others",
-    "Reservation": "its reservation has not begun yet, or is full",
-    "Dependency": "it waits for another job: options.dependency",
-    # Action is needed
-    "JobHeldUser": "it is held. Let it go with `scontrol release {job}`",
-    "JobHeldAdmin": "the cluster's administrators hold it; ask them why",
-    "JobHoldMaxRequeue": (
-        "it failed to start so often that Slurm holds it. Ask the administrators to look at its nodes, then "
-        "`scontrol release {job}`"
-    ),
-    "DependencyNeverSatisfied": (
-        "it waits for another job in a way that will never come about. Cancel it, and change options.dependency"
-    ),
-    "ReqNodeNotAvail": (
-        "nodes that it names or needs are down, drained or reserved. Wait, or name others: nodelist, exclude; near "
-        "a maintenance, a shorter time_limit lets it end before"
-    ),
-    "NodeDown": "a node that it needs is down. Wait for the administrators, or name others: nodelist, exclude",
-    "FrontEndDown": "no front-end node is up. Ask the administrators",
-    "Constraints": "no node that is free has the features of `constraint`, for now",
-    "BadConstraints": (
-        "no node will ever fit what it asks for. Ask for less, or change constraint, nodelist or partition"
-    ),
-    "PartitionDown": (
-        "{partition} is down: it takes jobs and starts none. Wait, or use another: `sinfo -s` lists them"
-    ),
-    "PartitionInactive": "{partition} is closed: it takes and starts no jobs. Use another: `sinfo -s` lists them",
-    "PartitionNodeLimit": (
-        "it asks for more or fewer nodes than {partition} gives one job, or too many of its nodes are down. Change "
-        "resources.nodes or partition"
-    ),
-    "PartitionTimeLimit": "its time_limit is above that of {partition}. Shorten it, or use another partition",
-    "PartitionConfig": "{partition} does not take what it asks for; `scontrol show partition` tells its limits",
-    "AccountNotAllowed": "its account may not use {partition}. Change account or partition",
-    "QOSNotAllowed": "its QOS may not be used with its account or in {partition}. Change qos, account or partition",
-    "InvalidAccount": (
-        "its account does not exist, or you may not use it. `sacctmgr show associations user=$USER` lists yours"
-    ),
-    "InvalidQOS": "its QOS does not exist, or you may not use it. `sacctmgr show associations user=$USER` lists yours",
-    "ReservationDeleted": "its reservation exists no more. Change or remove `reservation`",
-    "DeadLine": "it cannot end by its deadline any more. Change options.deadline",
-    "MaxMemPerLimit": (
-        "it asks for more memory than the site allows for one CPU or node. Ask for less, or for more CPUs"
-    ),
-    "BurstBufferOperation": "the burst buffer failed to do its part. Ask the administrators",
-    "InactiveLimit": "it did nothing for longer than the site allows",
-    "SystemFailure": "Slurm, a file system or the network failed. Ask the administrators",
-    "QOSUsageThreshold": (
-        "your account has used more than its QOS asks for. Use another qos, or wait until usage has decayed"
-    ),
-    # Limits, where Slurm does not say which
-    "AccountingPolicy": (
-        "a limit of your account or QOS is reached; it begins when other jobs end, or never if it asks for more than "
-        "the limit"
-    ),
-    "AssociationJobLimit": "your account runs as many jobs as it may; it begins when others end",
-    "AssociationResourceLimit": "your account uses as much as it may; it begins when other jobs end",
-    "AssociationTimeLimit": "your account has used its time. Ask for more, or use another account",
-    "QOSJobLimit": "as many jobs of its QOS run as may; it begins when others end",
-    "QOSResourceLimit": "jobs of its QOS use as much as they may; it begins when others end",
-    "QOSTimeLimit": "jobs of its QOS have used their time. Use another qos",
-    # Ends of jobs that Slurm starts again
-    "JobLaunchFailure": (
-        "it could not be started, often because its node lacks a file system. Slurm tries again, or holds it"
-    ),
-    "NonZeroExitCode": "it ended with an error, and Slurm starts it again",
-    "TimeLimit": "it reached its time limit, and Slurm starts it again",
-    "OutOfMemory": "it ran out of memory, and Slurm starts it again",
-    # Blue Gene's, gone since 17.11 and still among the names
-    "BlockMaxError": "its block of nodes has too many errors. Ask the administrators",
-    "BlockFreeAction": "its block of nodes is being freed",
-}
+REASONS: Final[Mapping[str, str]] = dict(
+    line.split(": ", 1)
+    for line in Path(__file__).with_name("reasons.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+)
 """Single codes → what they mean. Codes that follow a pattern are in `_FAMILIES`."""
 
 _THINGS: Final = {
