@@ -295,7 +295,8 @@ SLURM = Row(
             by="tests/slurm/test_pace.py::test_the_controller_is_asked_as_often_as_poll_says",
         ),
         "max_array": Held(
-            "`--array`", by="tests/slurm/test_slurm_many.py::test_an_array_has_no_more_tasks_than_it_may"
+            "`--array`",
+            by="tests/slurm/test_slurm_many.py::test_alike_jobs_are_arrays_of_no_more_tasks_than_they_may_have",
         ),
         "reuse": Held(
             "jobs take further steps", by="tests/slurm/test_slurm_pool.py::test_steps_in_a_row_share_one_job"

@@ -30,6 +30,10 @@ def test_nodes_of_slurm_are_listed_once_however_many_partitions_they_are_in() ->
         devices=(NodeDevices(model="h100", count=8, free=8),),
     )
     assert (second.name, second.state, second.devices[0].free) == ("gpu03", "mixed", None)
+    for state in ("idle*", "idle~", "idle$"):
+        facts = parse_facts(SINFO.replace("|idle|", f"|{state}|"), PARTITIONS, "")
+        marked = next(iter(slurm_nodes(facts.partitions["gpu"].groups)))
+        assert (marked.state, marked.devices[0].free) == (state, None), "it takes no job now"
     assert (third.name, third.count, third.state, third.devices) == ("cpu[1-4]", 4, "down*", ())
 
 

@@ -162,6 +162,20 @@ class Bench(benches.Bench[RayBackend]):
         self.options["shares_files"] = False
 
 
+STACK = """
+stack = "ray"
+[stacks.ray]
+orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RAY"}}
+"""
+
+
+@pytest.fixture
+def raying(project: Any, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A project whose stack is the cluster."""
+    monkeypatch.setenv("TOKEN_OF_RAY", TOKEN)
+    return project.write({"stoker.toml": STACK.format(address=ray_cluster.dashboard)})
+
+
 @pytest.fixture
 def bench(
     tmp_path: Path,

@@ -6,13 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.raycluster import TOKEN, RayCluster
-
-STACK = """
-stack = "ray"
-[stacks.ray]
-orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RAY"}}
-"""
 
 
 @pytest.mark.long  # its steps, fan-out and flow: test_runs.py and test_flows.py, without torch
@@ -24,21 +17,20 @@ orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RA
         ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"]),
     ],
 )
-def test_digits(example: str, arguments: list[str], project: Any, ray_cluster: RayCluster, repository: Path) -> None:
+def test_digits(example: str, arguments: list[str], raying: Any, repository: Path) -> None:
     code = (repository / "examples" / example).read_text()
-    project.write({example: code, "stoker.toml": STACK.format(address=ray_cluster.dashboard)})
-    said = project.run(example, *arguments, env={"TOKEN_OF_RAY": TOKEN}, timeout=500.0)
+    raying.write({example: code})
+    said = raying.run(example, *arguments, timeout=500.0)
     assert "best learning rate: 0." in said.stdout + said.stderr
-    run = project.client().runs()[0]
+    run = raying.client().runs()[0]
     assert run.status == "succeeded" and run.stack == "ray"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_trials_and_workers_of_ray_inside_steps(project: Any, ray_cluster: RayCluster, repository: Path) -> None:
+def test_trials_and_workers_of_ray_inside_steps(raying: Any, repository: Path) -> None:
     code = (repository / "examples" / "ray_tune.py").read_text()
-    project.write({"ray_tune.py": code, "stoker.toml": STACK.format(address=ray_cluster.dashboard)})
-    environment = {"TOKEN_OF_RAY": TOKEN}
-    done = project.run("ray_tune.py", "--workers", "2", env=environment, timeout=500.0)
+    raying.write({"ray_tune.py": code})
+    done = raying.run("ray_tune.py", "--workers", "2", timeout=500.0)
     assert "weight 3.00" in done.stdout, done.stdout + done.stderr
-    assert project.client().run("last").steps["best_rate"].output.load() == 0.4
+    assert raying.client().run("last").steps["best_rate"].output.load() == 0.4

@@ -15,11 +15,6 @@ from stoker.backends.ray.words import NODE_LABEL, labels_without
 from stoker.core.resources import ResourceSettings
 from stoker.launchers.options import resolve_launch
 
-STACK = """
-stack = "ray"
-[stacks.ray]
-orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RAY"}}
-"""
 TRAIN = """
 from stoker import context, pipeline, step
 from stoker.config import ResourceSettings
@@ -40,15 +35,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def raying(project: Any, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A project whose stack is the cluster."""
-    monkeypatch.setenv("TOKEN_OF_RAY", TOKEN)
-    return project.write({"stoker.toml": STACK.format(address=ray_cluster.dashboard), "train.py": TRAIN})
-
-
-@pytest.fixture
 def nodes(raying: Any, ray_cluster: RayCluster) -> list[str]:
     """Ray's ids of the nodes with GPUs."""
+    raying.write({"train.py": TRAIN})
     jobs = Jobs(RaySettings(address=ray_cluster.dashboard, token="env:TOKEN_OF_RAY"), {"TOKEN_OF_RAY": TOKEN})
     try:
         return [one["node_id"] for one in jobs.nodes() if one["resources_total"].get("GPU")]

@@ -19,8 +19,7 @@ from stoker.backends.base.platforms import Away
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray import words as raywords
 from stoker.backends.ray.backend import RayBackend, check, prove
-from stoker.backends.ray.jobs import Jobs, address_of, headers_of, is_loopback, nodes_of
-from stoker.backends.ray.log import RecordLines, _frame
+from stoker.backends.ray.jobs import Jobs, RecordLines, _frame, address_of, headers_of, is_loopback, nodes_of
 from stoker.backends.ray.settings import ELSEWHERE, KINDS, RUNTIME_ENV, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import benches
+from tests.servers import sshd
 from tests.servers.slurm import Cluster
+from tests.servers.sshd import Sshd
 
 from stoker.backends.slurm.backend import SlurmBackend
 from stoker.core.plan import Job
@@ -167,6 +170,27 @@ def _used(cluster: Cluster, monkeypatch: Any) -> Iterator[Cluster]:
         monkeypatch.setenv(name, value)
     yield cluster
     cluster.end_jobs()
+
+
+@pytest.fixture(scope="session")
+def login_node(slurm_cluster: Cluster) -> Iterator[Sshd]:
+    """A host that people log in to; whoever is in has the cluster's commands."""
+    sshd.refuse(sshd.absence())
+    with sshd.running(slurm_cluster.environment) as server:
+        yield server
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = subprocess.run(words, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

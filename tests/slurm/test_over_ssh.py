@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from tests.report.screen import Terminal
-from tests.servers import sshd
 from tests.servers.s3 import S3
 from tests.servers.slurm import Cluster
 from tests.servers.sshd import ALIAS, Sshd
@@ -62,14 +61,6 @@ if __name__ == "__main__":
     print("total", run.steps["total"].output.load())
 """
 HELPER = "def numbers(n):\n    return list(range(n))\n"
-
-
-@pytest.fixture(scope="session")
-def login_node(slurm_cluster: Cluster) -> Iterator[Sshd]:
-    """A host that people log in to; whoever is in has the cluster's commands."""
-    sshd.refuse(sshd.absence())
-    with sshd.running(slurm_cluster.environment) as server:
-        yield server
 
 
 @pytest.fixture(
@@ -200,20 +191,6 @@ def plain():
 if __name__ == "__main__":
     plain()
 """
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a megabyte, which the login node sees."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.timeout(300)

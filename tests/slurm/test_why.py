@@ -9,7 +9,7 @@ import pytest
 from tests.servers.slurm import Cluster
 from tests.waiting import until
 
-from stoker.backends.slurm.why import REASONS, explain
+from stoker.backends.slurm.states import REASONS, explain
 
 CODES = [line for line in Path(__file__).with_name("reasons.txt").read_text().splitlines() if not line.startswith("#")]
 

@@ -10,6 +10,8 @@ those that it had not read are sent again.
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import selectors
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Final, Hashable, Iterable, Literal, Mapping, Sequence
@@ -21,7 +23,6 @@ from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, request_of
 from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, task_key, worker_job
 from stoker.backends.base.statuses import failed, of_exit, of_result
-from stoker.backends.local.preloads import Preloads
 from stoker.backends.local.settings import local_capacity
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
@@ -33,6 +34,7 @@ from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import spare
 from stoker.worker.forked import ServerGone, ServerHandle, WorkerHandle
+from stoker.worker.imports import FORKABLE, tuning
 from stoker.worker.metrics import MetricFiles
 
 if TYPE_CHECKING:
@@ -585,3 +587,83 @@ def _server(site: Site, *, clean: bool, interpreter: Interpreter | None) -> Serv
     )
     process = spare.take() if interpreter is None else spare.SpawnedServer(interpreter)
     return ServerHandle(process, hello, scratch=site.scratch)
+
+
+# What processes import
+
+
+_MOST: Final = 1_000
+"""Steps that are kept, those used last."""
+
+
+class Preloads:
+    """The packages by step; `path` is the file between runs, empty for none."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._names: dict[str, tuple[str, ...]] | None = None
+        self._changed = False
+
+    def of(self, job: Job) -> tuple[str, ...]:
+        """The packages to import before the process of a job is forked; none before it was seen."""
+        if not _imports_may_come_first(job):
+            return ()
+        known, key = self._known(), _key(job)
+        names = known.pop(key, ())
+        if names:
+            known[key] = names  # among those used last
+        return names
+
+    def learn(self, job: Job, imports: tuple[str, ...]) -> None:
+        """Take note of what the process of a job imported."""
+        known, key = self._known(), _key(job)
+        if _imports_may_come_first(job) and known.get(key, ()) != imports:
+            known.pop(key, None)
+            if imports:
+                known[key] = imports
+            self._changed = True
+
+    def save(self) -> None:
+        """Write the file, if there is something new; a file that cannot be written only costs time later."""
+        if not self._changed or not self._path or self._names is None:
+            return
+        import tempfile
+
+        self._changed = False
+        newest = dict(list(self._names.items())[-_MOST:])
+        with contextlib.suppress(OSError):
+            folder = os.path.dirname(self._path)
+            with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".imports-", delete=False) as file:
+                json.dump(newest, file)
+            os.replace(file.name, self._path)
+
+    def _known(self) -> dict[str, tuple[str, ...]]:
+        if self._names is None:
+            self._names = _read(self._path)
+        return self._names
+
+
+def _imports_may_come_first(job: Job) -> bool:
+    """Whether a job is a step's own process, without variables that packages read when they are imported."""
+    settings = job.step.settings
+    return job.kind == "step" and settings.launch is None and not tuning(settings.environment)
+
+
+def _key(job: Job) -> str:
+    return f"{job.step.code} {job.step.environment}".rstrip()
+
+
+def _read(path: str) -> dict[str, tuple[str, ...]]:
+    """The file's content; what is damaged in it is left out."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return {
+        key: names
+        for key, value in document.items()
+        if isinstance(value, list) and (names := tuple(name for name in FORKABLE if name in value))
+    }

@@ -25,8 +25,7 @@ from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import orders as rayorders
 from stoker.backends.ray import tasks as raytasks
-from stoker.backends.ray.jobs import ASKED, OVER, Jobs
-from stoker.backends.ray.log import DashboardLog, JournalFile, RecordSource
+from stoker.backends.ray.jobs import ASKED, OVER, DashboardLog, Jobs, JournalFile, RecordSource
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.codec import from_json
 from stoker.core.errors import BackendError

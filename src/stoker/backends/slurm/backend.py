@@ -31,8 +31,8 @@ from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.pools import Pools
 from stoker.backends.slurm.queue import Controller, QueueFull, refusal_text
 from stoker.backends.slurm.settings import SlurmSettings
+from stoker.backends.slurm.states import explain
 from stoker.backends.slurm.task import SlurmJob, slurm_job
-from stoker.backends.slurm.why import explain
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding

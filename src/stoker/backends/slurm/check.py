@@ -14,10 +14,9 @@ import attrs
 from stoker.backends.base.backend import BY_ITSELF
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.overlays import Mount
-from stoker.backends.slurm.devices import GPU, device_request
 from stoker.backends.slurm.environment import node_python, uses_own_python
 from stoker.backends.slurm.facts import part_of
-from stoker.backends.slurm.script import setting_of_one_job, why_alone
+from stoker.backends.slurm.script import GPU, device_request, setting_of_one_job, why_alone
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding, Reporter

@@ -18,10 +18,9 @@ import attrs
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.cluster import ClusterFacts, Group, Partition, cluster_facts
-from stoker.backends.slurm.devices import DeviceRequest, device_request
 from stoker.backends.slurm.environment import node_python
 from stoker.backends.slurm.limits import JobRequest, Limits
-from stoker.backends.slurm.script import arguments, image_of, time_limit
+from stoker.backends.slurm.script import DeviceRequest, arguments, device_request, image_of, time_limit
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.values import UNLIMITED, Gres, gres_of
 from stoker.core.accelerators import Accelerator

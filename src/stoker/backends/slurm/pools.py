@@ -36,9 +36,8 @@ from stoker.backends.slurm.pool import (
 )
 from stoker.backends.slurm.queue import Controller, QueueFull, refusal_text
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import JobRow
+from stoker.backends.slurm.states import JobRow, explain
 from stoker.backends.slurm.task import LATE, SlurmJob, pooled_job
-from stoker.backends.slurm.why import explain
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.orders import CLAIMS, DRIVER, ORDERS, SIGNAL, PoolOrder, line

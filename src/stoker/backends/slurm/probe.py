@@ -20,8 +20,7 @@ from stoker.backends.slurm.environment import node_python, setup_lines
 from stoker.backends.slurm.facts import package_question
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import SETUP_FAILED_MARK
-from stoker.backends.slurm.why import explain
+from stoker.backends.slurm.states import SETUP_FAILED_MARK, explain
 from stoker.core.errors import Away, BackendError
 from stoker.core.findings import Check
 from stoker.core.words import count_text, dashed_name, memory_text

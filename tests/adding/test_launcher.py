@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +20,17 @@ from stoker.launchers.options import check, parse_launch, resolve_launch
 from stoker.launchers.registry import LAUNCHERS
 from stoker.settings.options import layer_of
 
-BLOCK = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
 
 @pytest.fixture
-def site(tmp_path: Path, repository: Path) -> Path:
-    """A folder with the page's distribution in it, as an installer leaves it."""
-    page = (repository / "docs" / "dev" / "adding" / "launcher.md").read_text(encoding="utf-8")
-    entry = re.search(r'^\[project\.entry-points\."(.+)"\]\n(\w+) = "(.+)"$', page, re.MULTILINE)
-    assert entry is not None
-    folder = tmp_path / "site"
-    about = folder / "fleet-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fleet\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[{entry[1]}]\n{entry[2]} = {entry[3]}\n")
-    for name, text in BLOCK.findall(page):
-        (folder if name == "fleet.py" else tmp_path).joinpath(name).write_text(text)
-    return folder
-
-
-@pytest.fixture
-def lab(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(follow: Callable[[str], Lab]) -> Lab:
     """A project that has the page's scripts, where the distribution is installed."""
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    made = Lab(tmp_path)
-    for name in ("train.py", "flow.py"):
-        made.write(name, (tmp_path / name).read_text())
-    yield made
-    made.close()
+    return follow("launcher")
 
 
 @pytest.fixture
-def fleet(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def fleet(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module, with its distribution known to this process."""
-    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(tmp_path / "site")
     entry_points.cache_clear()
     import fleet  # type: ignore[import-not-found]
 
