@@ -6,7 +6,6 @@ written here: that is the finding's own.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -70,28 +69,32 @@ Words = str | Always | Held | Enough
 class Row:
     """One backend: by field, how it is honoured. A field without words is translated or refused.
 
-    `options` are those of its part of the stack, `examples` the values of its own settings. `image` is what its steps
-    run in. `also` is told beside the requests, of the backend and its options.
+    `own` has the words of its own settings, each with a value or an `Example`. `options` are those of its part of the
+    stack. `image` is what its steps run in. `also` is told beside the requests, of the backend and its options.
     """
 
     title: str
     resources: Mapping[str, Words]
     step: Mapping[str, Words]
-    settings: Mapping[str, Words]
-    examples: Mapping[str, Example]
+    own: Mapping[str, tuple[Words | None, Any]]
     options: Mapping[str, Any] = attrs.field(factory=dict)
     image: str = ""
     also: Callable[[Any, Mapping[str, Any]], Any] = lambda backend, options: None
 
+    @property
+    def settings(self) -> Mapping[str, Words]:
+        """How each of its own settings is honoured."""
+        return {name: words for name, (words, _) in self.own.items() if words is not None}
 
-def alike(names: str) -> dict[str, Words]:
-    """Fields that a request calls by their own names."""
-    return {name: f"`{name}`" for name in names.split()}
+    @property
+    def examples(self) -> Mapping[str, Example]:
+        """A value of each of its own settings."""
+        return {name: one if isinstance(one, Example) else Example(one) for name, (_, one) in self.own.items()}
 
 
-def named(names: str) -> dict[str, Words]:
-    """Fields whose names a request writes in camel case."""
-    return {name: "`" + re.sub("_(.)", lambda found: found[1].upper(), name) + "`" for name in names.split()}
+def pairs(words: Mapping[str, Words], examples: Mapping[str, Example]) -> dict[str, tuple[Words | None, Any]]:
+    """A row's own settings, of which words and examples come from elsewhere."""
+    return {name: (words.get(name), example) for name, example in examples.items()}
 
 
 ONE: Mapping[str, Any] = {"gpu_count": 1}
@@ -176,12 +179,11 @@ LOCAL = Row(
         "isolation": "a process of its own",
         "packages": COMPARED,
     },
-    settings={
-        "max_workers": "so many steps at once",
-        "cpus": "all steps together have so many",
-        "memory": "all steps together have so much",
+    own={
+        "max_workers": ("so many steps at once", 3),
+        "cpus": ("all steps together have so many", 8),
+        "memory": ("all steps together have so much", "8GB"),
     },
-    examples={"max_workers": Example(3), "cpus": Example(8), "memory": Example("8GB")},
     also=lambda backend, options: to_json(backend.capacity()),
 )
 
@@ -208,35 +210,20 @@ DOCKER = Row(
             "in the image", by="tests/plan/test_imagepackages.py::test_the_image_has_what_the_step_asks_for"
         ),
     },
-    settings={
-        "network": "`NetworkMode`",
-        "user": "`User`",
-        "mounts": "`Mounts`",
-        "secrets": "files below /run/secrets",
-        "pull": "when the image is fetched",
-        "gpus": "`DeviceRequests`",
-        "python": "`Entrypoint`",
-        "host": "the engine that is asked",
-        "shares_files": "what is mounted, and what is brought",
-        "keep": "whether failed containers stay",
-        "reuse": "whether one container takes several steps: its `Entrypoint`",
-        "idle_after": "when a container without a step ends",
-        "run_options": "`HostConfig`",
-    },
-    examples={
-        "network": Example("ml"),
-        "user": Example("image"),
-        "mounts": Example(["cache:/cache"]),
-        "secrets": Example({"token": "env:PATH"}),
-        "pull": Example("always"),
-        "gpus": Example("cdi", resources=ONE),
-        "python": Example("/opt/conda/bin/python"),
-        "host": Example("tcp://engine.example:2376"),
-        "shares_files": Example(False),
-        "keep": Example(True),
-        "reuse": Example(False),
-        "idle_after": Example("5m"),
-        "run_options": Example({"init": True}),
+    own={
+        "network": ("`NetworkMode`", "ml"),
+        "user": ("`User`", "image"),
+        "mounts": ("`Mounts`", ["cache:/cache"]),
+        "secrets": ("files below /run/secrets", {"token": "env:PATH"}),
+        "pull": ("when the image is fetched", "always"),
+        "gpus": ("`DeviceRequests`", Example("cdi", resources=ONE)),
+        "python": ("`Entrypoint`", "/opt/conda/bin/python"),
+        "host": ("the engine that is asked", "tcp://engine.example:2376"),
+        "shares_files": ("what is mounted, and what is brought", False),
+        "keep": ("whether failed containers stay", True),
+        "reuse": ("whether one container takes several steps: its `Entrypoint`", False),
+        "idle_after": ("when a container without a step ends", "5m"),
+        "run_options": ("`HostConfig`", {"init": True}),
     },
 )
 
@@ -265,70 +252,72 @@ SLURM = Row(
         "isolation": Always("each step is a job, whose script starts `stoker.worker.boot`"),
         "packages": COMPARED,
     },
-    settings={
-        **{
-            name: f"`--{name.replace('_', '-')}`"
-            for name in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
+    own=pairs(
+        {
+            **{
+                name: f"`--{name.replace('_', '-')}`"
+                for name in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
+            },
+            "host": "where sbatch is called",
+            "shares_files": "what is brought, and which Python",
+            "folder": "`--chdir`, `--output`",
+            "python": "the worker's interpreter",
+            "time_limit": "`--time`",
+            "warn_before": "`--signal`",
+            "exclusive": "`--exclusive`",
+            "mail_type": "`--mail-type`",
+            "mail_user": "`--mail-user`",
+            "job_name": "`--job-name`",
+            "comment": "the beginning of `--comment`",
+            "modules": "`module load`",
+            "setup": "lines before the worker",
+            "conda": "`conda activate`",
+            "venv": "`bin/activate`",
+            "gpus_as": "`--gpus-per-node`",
+            "gres_types": "the type in `--gres`",
+            "container": "the worker in an image",
+            "mounts": "folders in the image",
+            "options": "further options of sbatch",
+            "poll": Held(
+                "how often the cluster is asked",
+                by="tests/slurm/test_pace.py::test_the_controller_is_asked_as_often_as_poll_says",
+            ),
+            "max_array": Held(
+                "`--array`",
+                by="tests/slurm/test_slurm_many.py::test_alike_jobs_are_arrays_of_no_more_tasks_than_they_may_have",
+            ),
+            "reuse": Held(
+                "jobs take further steps", by="tests/slurm/test_slurm_pool.py::test_steps_in_a_row_share_one_job"
+            ),
+            "idle_after": Held(
+                "when such a job leaves", by="tests/slurm/test_slurm_pool.py::test_a_job_leaves_when_no_step_comes"
+            ),
+            "max_jobs": Held(
+                "how many such jobs there are",
+                by="tests/slurm/test_slurm_pool.py::test_a_killed_drivers_steps_are_found_and_run_once",
+            ),
+            "array_parallelism": Held("`--array=…%N`", by="tests/slurm/test_script.py::test_an_arrays_parallelism"),
+            "max_submit": Held(
+                "how many jobs are in the queue",
+                by="tests/slurm/test_slurm_pool.py::test_max_submit_and_a_full_cluster_make_steps_wait",
+            ),
+            "submit_rate": Held(
+                "how often sbatch is called",
+                by="tests/slurm/test_slurm_pool.py::test_submissions_of_a_minute_are_counted",
+            ),
+            "driver": "what the driver's own job gets",
         },
-        "host": "where sbatch is called",
-        "shares_files": "what is brought, and which Python",
-        "folder": "`--chdir`, `--output`",
-        "python": "the worker's interpreter",
-        "time_limit": "`--time`",
-        "warn_before": "`--signal`",
-        "exclusive": "`--exclusive`",
-        "mail_type": "`--mail-type`",
-        "mail_user": "`--mail-user`",
-        "job_name": "`--job-name`",
-        "comment": "the beginning of `--comment`",
-        "modules": "`module load`",
-        "setup": "lines before the worker",
-        "conda": "`conda activate`",
-        "venv": "`bin/activate`",
-        "gpus_as": "`--gpus-per-node`",
-        "gres_types": "the type in `--gres`",
-        "container": "the worker in an image",
-        "mounts": "folders in the image",
-        "options": "further options of sbatch",
-        "poll": Held(
-            "how often the cluster is asked",
-            by="tests/slurm/test_pace.py::test_the_controller_is_asked_as_often_as_poll_says",
-        ),
-        "max_array": Held(
-            "`--array`",
-            by="tests/slurm/test_slurm_many.py::test_alike_jobs_are_arrays_of_no_more_tasks_than_they_may_have",
-        ),
-        "reuse": Held(
-            "jobs take further steps", by="tests/slurm/test_slurm_pool.py::test_steps_in_a_row_share_one_job"
-        ),
-        "idle_after": Held(
-            "when such a job leaves", by="tests/slurm/test_slurm_pool.py::test_a_job_leaves_when_no_step_comes"
-        ),
-        "max_jobs": Held(
-            "how many such jobs there are",
-            by="tests/slurm/test_slurm_pool.py::test_a_killed_drivers_steps_are_found_and_run_once",
-        ),
-        "array_parallelism": Held("`--array=…%N`", by="tests/slurm/test_script.py::test_an_arrays_parallelism"),
-        "max_submit": Held(
-            "how many jobs are in the queue",
-            by="tests/slurm/test_slurm_pool.py::test_max_submit_and_a_full_cluster_make_steps_wait",
-        ),
-        "submit_rate": Held(
-            "how often sbatch is called",
-            by="tests/slurm/test_slurm_pool.py::test_submissions_of_a_minute_are_counted",
-        ),
-        "driver": "what the driver's own job gets",
-    },
-    examples={
-        name: Example(value, resources={"accelerators": "H100:2"}, options={"timeout": 3600.0})
-        for name, (value, _) in TAKEN.items()
-    }
-    | {
-        "shares_files": Example(False),
-        "gres_types": Example({"H100": "nvidia_h100"}, resources={"accelerators": "H100:2"}),
-        "container": Example("apptainer", options={"docker": READY}),
-        "mounts": Example(["/data:/data:ro"], options={"docker": READY}, settings={"container": "apptainer"}),
-    },
+        {
+            name: Example(value, resources={"accelerators": "H100:2"}, options={"timeout": 3600.0})
+            for name, (value, _) in TAKEN.items()
+        }
+        | {
+            "shares_files": Example(False),
+            "gres_types": Example({"H100": "nvidia_h100"}, resources={"accelerators": "H100:2"}),
+            "container": Example("apptainer", options={"docker": READY}),
+            "mounts": Example(["/data:/data:ro"], options={"docker": READY}, settings={"container": "apptainer"}),
+        },
+    ),
 )
 
 RAY = Row(
@@ -348,36 +337,28 @@ RAY = Row(
         "accelerator_policy": "it runs on the CPU where no node has any",
         "isolation": Always("each step is a task that starts a process"),
     },
-    settings={
-        "address": "where the request is sent",
-        "token": Held("the request's header", by="tests/ray/test_requests.py::test_who_we_are"),
-        "headers": Held("the request's headers", by="tests/ray/test_requests.py::test_who_we_are"),
-        "verify": Held(
-            "how the connection is made", by="tests/ray/test_certificates.py::test_which_certificates_are_trusted"
+    own={
+        "address": ("where the request is sent", "http://head.example:8265"),
+        "token": (Held("the request's header", by="tests/ray/test_requests.py::test_who_we_are"), "env:PATH"),
+        "headers": (Held("the request's headers", by="tests/ray/test_requests.py::test_who_we_are"), {"X-Team": "ml"}),
+        "verify": (
+            Held(
+                "how the connection is made", by="tests/ray/test_certificates.py::test_which_certificates_are_trusted"
+            ),
+            False,
         ),
-        "shares_files": "what is sent along",
-        "python": "the worker's interpreter",
-        "idle_after": "how long the run's Ray job waits for further steps",
-        "resources": "custom `resources`",
-        "labels": "a selector of `labels`",
-        "accelerators": "accelerator_type of the task",
-        "runtime_env": "the task's `runtime_env`",
-        "placement": "that of the placement group",
-    },
-    examples={
-        "address": Example("http://head.example:8265"),
-        "token": Example("env:PATH"),
-        "headers": Example({"X-Team": "ml"}),
-        "verify": Example(False),
-        "shares_files": Example(False),
-        "python": Example("/opt/python/bin/python3"),
-        "resources": Example({"fast": 0.5}),
-        "labels": Example({"zone": "in(a,b)"}),
-        "accelerators": Example({"H100": "my-h100"}, resources={"accelerators": "H100"}),
-        "runtime_env": Example({"pip": ["six==1.16.0"]}),
-        "placement": Example("PACK", resources={"nodes": 2}),
-        "gpu_fraction": Example(0.5, resources=ONE),
-        "idle_after": Example(5.0),
+        "shares_files": ("what is sent along", False),
+        "python": ("the worker's interpreter", "/opt/python/bin/python3"),
+        "resources": ("custom `resources`", {"fast": 0.5}),
+        "labels": ("a selector of `labels`", {"zone": "in(a,b)"}),
+        "accelerators": (
+            "accelerator_type of the task",
+            Example({"H100": "my-h100"}, resources={"accelerators": "H100"}),
+        ),
+        "runtime_env": ("the task's `runtime_env`", {"pip": ["six==1.16.0"]}),
+        "placement": ("that of the placement group", Example("PACK", resources={"nodes": 2})),
+        "gpu_fraction": (None, Example(0.5, resources=ONE)),
+        "idle_after": ("how long the run's Ray job waits for further steps", 5.0),
     },
 )
 
@@ -431,145 +412,114 @@ KUBERNETES = Row(
         "docker": "the image of the container: `containers/0/image`",
         "packages": Held("in the image", by="tests/kubernetes/test_check.py::test_packages_become_part_of_the_image"),
     },
-    settings={
-        **named(
-            "image_pull_policy image_pull_secrets env_from node_selector affinity tolerations volumes "
-            "volume_mounts host_network privileged"
+    own={
+        "context": ("which cluster is asked: `server`", "there"),
+        "kubeconfig": ("which cluster is asked: `server`", str(KUBECONFIGS / "other.yaml")),
+        "shares_files": ("folders of the node are mounted: `hostPath`", True),
+        "pools": (
+            Held(
+                "what an autoscaler may add",
+                by="tests/kubernetes/test_nodes.py::test_pools_that_an_autoscaler_may_add_are_respected",
+            ),
+            [{"name": "h100", "accelerators": "H100:8", "nodes": 4}],
         ),
-        "context": "which cluster is asked: `server`",
-        "kubeconfig": "which cluster is asked: `server`",
-        "shares_files": "folders of the node are mounted: `hostPath`",
-        "pools": Held(
-            "what an autoscaler may add",
-            by="tests/kubernetes/test_nodes.py::test_pools_that_an_autoscaler_may_add_are_respected",
+        "namespace": ("where the Job is", "other"),
+        "image": ("the image of steps that name none: `containers/0/image`", "team/other:2"),
+        "image_pull_policy": ("`imagePullPolicy`", "Always"),
+        "image_pull_secrets": ("`imagePullSecrets`", ["regcred"]),
+        "executable": ("the worker's interpreter: `command`", "/opt/conda/bin/python"),
+        "service_account": ("`serviceAccountName`", "trainer"),
+        "secrets": ("`envFrom`", ["hub"]),
+        "config_maps": ("`envFrom`", ["conf"]),
+        "env": ("`env` of the container", {"HF_HOME": "/cache"}),
+        "env_from": ("`envFrom`", [{"secretRef": {"name": "hub"}}]),
+        "node_selector": ("`nodeSelector`", {"pool": "gpu"}),
+        "affinity": (
+            "`affinity`",
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ZONE]}}},
         ),
-        "namespace": "where the Job is",
-        "image": "the image of steps that name none: `containers/0/image`",
-        "executable": "the worker's interpreter: `command`",
-        "service_account": "`serviceAccountName`",
-        "secrets": "`envFrom`",
-        "config_maps": "`envFrom`",
-        "env": "`env` of the container",
-        "priority_class": "`priorityClassName`",
-        "labels": "`labels` of the pod",
-        "annotations": "`annotations` of the pod",
-        "use_tmpfs": "a file system in `Memory`",
-        "tmpfs_tempdir": "`TMPDIR`",
-        "tmpfs_size": "`sizeLimit`",
-        "tmpfs_path": "`mountPath`",
-        "persistent_volume_claims": "`persistentVolumeClaim`",
-        "host_paths": "`hostPath`",
-        "port": "`containerPort`",
-        "host_ipc": "`hostIPC`",
-        "security_context": "`securityContext` of the container",
-        "pod_security_context": "`securityContext` of the pod",
-        "runtime_class": "`runtimeClassName`",
-        "scheduler": "`schedulerName`",
-        "grace_period": "`terminationGracePeriodSeconds`",
-        "pod_startup_timeout": Held(
-            "the driver ends a job that waits longer",
-            by="tests/kubernetes/test_runs.py::test_a_wait_that_takes_longer_than_it_may",
+        "tolerations": ("`tolerations`", [{"key": "gpu", "operator": "Exists"}]),
+        "priority_class": ("`priorityClassName`", "high"),
+        "labels": ("`labels` of the pod", {"team": "ml"}),
+        "annotations": ("`annotations` of the pod", {"team": "ml"}),
+        "use_tmpfs": ("a file system in `Memory`", True),
+        "tmpfs_tempdir": ("`TMPDIR`", Example(False, settings={"use_tmpfs": True})),
+        "tmpfs_size": ("`sizeLimit`", Example(512, settings={"use_tmpfs": True})),
+        "tmpfs_path": ("`mountPath`", Example("/fast", settings={"use_tmpfs": True})),
+        "persistent_volume_claims": ("`persistentVolumeClaim`", {"data": "/data"}),
+        "host_paths": ("`hostPath`", ["/data"]),
+        "volumes": ("`volumes`", [CLAIM]),
+        "volume_mounts": (
+            "`volumeMounts`",
+            Example([{"name": "data", "mountPath": "/data"}], settings={"volumes": [CLAIM]}),
         ),
-        "pull_timeout": Held(
-            "the driver ends a job whose image cannot be pulled for longer",
-            by="tests/kubernetes/test_pending.py::test_a_registry_that_no_node_reaches_is_given_up",
+        "port": ("`containerPort`", 8080),
+        "reuse": (
+            Held(
+                "pods take further steps", by="tests/kubernetes/test_pools.py::test_steps_share_a_pod_and_nothing_else"
+            ),
+            False,
         ),
-        "ttl": "`ttlSecondsAfterFinished`",
-        "reuse": Held(
-            "pods take further steps", by="tests/kubernetes/test_pools.py::test_steps_share_a_pod_and_nothing_else"
+        "idle_after": (
+            Held(
+                "when such a pod leaves",
+                by="tests/kubernetes/test_pools.py::test_a_pod_that_leaves_without_a_driver_says_what_it_did",
+            ),
+            "5m",
         ),
-        "idle_after": Held(
-            "when such a pod leaves",
-            by="tests/kubernetes/test_pools.py::test_a_pod_that_leaves_without_a_driver_says_what_it_did",
+        "host_network": ("`hostNetwork`", True),
+        "host_ipc": ("`hostIPC`", True),
+        "privileged": ("`privileged`", True),
+        "security_context": ("`securityContext` of the container", {"runAsUser": 1000}),
+        "pod_security_context": ("`securityContext` of the pod", {"fsGroup": 1000}),
+        "runtime_class": ("`runtimeClassName`", "nvidia"),
+        "scheduler": ("`schedulerName`", "mine"),
+        "grace_period": ("`terminationGracePeriodSeconds`", "2m"),
+        "pod_startup_timeout": (
+            Held(
+                "the driver ends a job that waits longer",
+                by="tests/kubernetes/test_runs.py::test_a_wait_that_takes_longer_than_it_may",
+            ),
+            "1h",
         ),
-        "queue": "Kueue's label, and `suspend`",
-        "queueing": "`schedulerName`, and a PodGroup",
-        "queue_priority": "`priority-class`",
-        "topology": "`topologyKey`",
-        "placement": "`podAntiAffinity`",
-        "jobset": "a JobSet",
-        "compute_pool": "`nodeSelector`",
-        "hostname_resolution_timeout": "`timeout` of the gang",
-        "qos": "`limits/cpu`",
-        "extended_resources": "requests and limits: `example.com/fpga`",
-        "efa": "`vpc.amazonaws.com/efa`",
-        "accelerators": "labels of the node: `nodeAffinity`",
-        "resource_names": "the resource that is asked for: `nvidia.com/gpu.shared`",
-        "mig_strategy": "the resource of a slice: `nvidia.com/gpu`",
-        "tpu_topology": "`gke-tpu-topology`",
-        "device_class": "`resourceClaims`",
-        "driver": "what the driver's own Job gets",
-        "pod_settings": "`labels` and all the others",
-        "pod_resources": "`resources` of the container",
-        "pod_spec": "`hostname` and all others",
-        "overlay": "merged into the pod last",
-    },
-    examples={
-        "context": Example("there"),
-        "kubeconfig": Example(str(KUBECONFIGS / "other.yaml")),
-        "shares_files": Example(True),
-        "pools": Example([{"name": "h100", "accelerators": "H100:8", "nodes": 4}]),
-        "namespace": Example("other"),
-        "image": Example("team/other:2"),
-        "image_pull_policy": Example("Always"),
-        "image_pull_secrets": Example(["regcred"]),
-        "executable": Example("/opt/conda/bin/python"),
-        "service_account": Example("trainer"),
-        "secrets": Example(["hub"]),
-        "config_maps": Example(["conf"]),
-        "env": Example({"HF_HOME": "/cache"}),
-        "env_from": Example([{"secretRef": {"name": "hub"}}]),
-        "node_selector": Example({"pool": "gpu"}),
-        "affinity": Example(
-            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ZONE]}}}
+        "pull_timeout": (
+            Held(
+                "the driver ends a job whose image cannot be pulled for longer",
+                by="tests/kubernetes/test_pending.py::test_a_registry_that_no_node_reaches_is_given_up",
+            ),
+            "5m",
         ),
-        "tolerations": Example([{"key": "gpu", "operator": "Exists"}]),
-        "priority_class": Example("high"),
-        "labels": Example({"team": "ml"}),
-        "annotations": Example({"team": "ml"}),
-        "use_tmpfs": Example(True),
-        "tmpfs_tempdir": Example(False, settings={"use_tmpfs": True}),
-        "tmpfs_size": Example(512, settings={"use_tmpfs": True}),
-        "tmpfs_path": Example("/fast", settings={"use_tmpfs": True}),
-        "persistent_volume_claims": Example({"data": "/data"}),
-        "host_paths": Example(["/data"]),
-        "volumes": Example([CLAIM]),
-        "volume_mounts": Example([{"name": "data", "mountPath": "/data"}], settings={"volumes": [CLAIM]}),
-        "port": Example(8080),
-        "reuse": Example(False),
-        "idle_after": Example("5m"),
-        "host_network": Example(True),
-        "host_ipc": Example(True),
-        "privileged": Example(True),
-        "security_context": Example({"runAsUser": 1000}),
-        "pod_security_context": Example({"fsGroup": 1000}),
-        "runtime_class": Example("nvidia"),
-        "scheduler": Example("mine"),
-        "grace_period": Example("2m"),
-        "pod_startup_timeout": Example("1h"),
-        "pull_timeout": Example("5m"),
-        "ttl": Example("1h"),
-        "queue": Example("ml"),
-        "queueing": Example("volcano"),
-        "queue_priority": Example("high", settings={"queue": "ml"}),
-        "topology": Example("rack", resources={"nodes": 2}),
-        "placement": Example("STRICT_SPREAD", resources={"nodes": 2}),
-        "jobset": Example(True, resources={"nodes": 2}),
-        "compute_pool": Example("a100"),
-        "hostname_resolution_timeout": Example(60, resources={"nodes": 2}),
-        "qos": Example("Guaranteed", resources={"cpu_count": 2, "memory": "1GB"}),
-        "extended_resources": Example({"example.com/fpga": "1"}),
-        "efa": Example(4),
-        "accelerators": Example({"H100": {"pool": "h100"}}, resources={"accelerators": "H100"}),
-        "resource_names": Example({"nvidia": "nvidia.com/gpu.shared"}, resources=ONE),
-        "mig_strategy": Example("single", resources={"accelerators": "A100-80GB/1g.10gb"}),
-        "tpu_topology": Example("4x4", resources={"accelerators": "tpu-v5e:4"}),
-        "device_class": Example("gpu.nvidia.com", resources=ONE),
-        "driver": Example({"memory": "2GiB"}),
-        "pod_settings": Example(POD),
-        "pod_resources": Example({"limits": {"cpu": "4"}}),
-        "pod_spec": Example({"hostname": "trainer"}),
-        "overlay": Example({"metadata": {"annotations": {"a": "b"}}}),
+        "ttl": ("`ttlSecondsAfterFinished`", "1h"),
+        "queue": ("Kueue's label, and `suspend`", "ml"),
+        "queueing": ("`schedulerName`, and a PodGroup", "volcano"),
+        "queue_priority": ("`priority-class`", Example("high", settings={"queue": "ml"})),
+        "topology": ("`topologyKey`", Example("rack", resources={"nodes": 2})),
+        "placement": ("`podAntiAffinity`", Example("STRICT_SPREAD", resources={"nodes": 2})),
+        "jobset": ("a JobSet", Example(True, resources={"nodes": 2})),
+        "compute_pool": ("`nodeSelector`", "a100"),
+        "hostname_resolution_timeout": ("`timeout` of the gang", Example(60, resources={"nodes": 2})),
+        "qos": ("`limits/cpu`", Example("Guaranteed", resources={"cpu_count": 2, "memory": "1GB"})),
+        "extended_resources": ("requests and limits: `example.com/fpga`", {"example.com/fpga": "1"}),
+        "efa": ("`vpc.amazonaws.com/efa`", 4),
+        "accelerators": (
+            "labels of the node: `nodeAffinity`",
+            Example({"H100": {"pool": "h100"}}, resources={"accelerators": "H100"}),
+        ),
+        "resource_names": (
+            "the resource that is asked for: `nvidia.com/gpu.shared`",
+            Example({"nvidia": "nvidia.com/gpu.shared"}, resources=ONE),
+        ),
+        "mig_strategy": (
+            "the resource of a slice: `nvidia.com/gpu`",
+            Example("single", resources={"accelerators": "A100-80GB/1g.10gb"}),
+        ),
+        "tpu_topology": ("`gke-tpu-topology`", Example("4x4", resources={"accelerators": "tpu-v5e:4"})),
+        "device_class": ("`resourceClaims`", Example("gpu.nvidia.com", resources=ONE)),
+        "driver": ("what the driver's own Job gets", {"memory": "2GiB"}),
+        "pod_settings": ("`labels` and all the others", POD),
+        "pod_resources": ("`resources` of the container", {"limits": {"cpu": "4"}}),
+        "pod_spec": ("`hostname` and all others", {"hostname": "trainer"}),
+        "overlay": ("merged into the pod last", {"metadata": {"annotations": {"a": "b"}}}),
     },
 )
 
@@ -599,51 +549,57 @@ KUBEFLOW = Row(
         "docker": "the image of the container: `container/image`",
         "packages": Held("in the image", by="tests/kubernetes/test_check.py::test_packages_become_part_of_the_image"),
     },
-    settings={
-        **{name: words for name, words in KUBERNETES.settings.items() if name not in ("shares_files", "pools")},
-        "host": Held("where the API is asked", by="tests/kubeflow/test_runs.py::test_a_pipeline_with_a_fan_out"),
-        "experiment": Held("the run's experiment", by=KFP_LOGIN),
-        "pipeline_root": "`pipeline_root`",
-        "token": Held("the request's header", by="tests/kubeflow/test_api.py::test_a_token_is_read_for_each_request"),
-        "iap_client_id": Held(
-            "a token for the proxy", by="tests/kubeflow/test_api.py::test_a_proxy_of_google_by_gcloud"
-        ),
-        "username": Held("the login", by=KFP_LOGIN),
-        "password": Held("the login", by=KFP_LOGIN),
-        "verify": Held(
-            "how the connection is made", by="tests/kubeflow/test_api.py::test_whose_certificate_is_trusted"
-        ),
-        "patience": "how long a task waits for its order",
-        "fanout": Held("pods of a fan-out", by=KFP_SCHEMA),
-        "shares_files": Held("a store that is a folder", by="tests/kubeflow/test_runs.py::test_a_killed_driver"),
-        "namespace": Held("the profile's namespace", by="tests/kubeflow/test_api.py::test_experiments_of_a_namespace"),
-        "image": "the image of steps that name none: `container/image`",
-        "image_pull_secrets": "`imagePullSecret`",
-        "service_account": "`service_account` of the run",
-        "env": "`env` of the container",
-        "labels": "`podMetadata/labels`",
-        "annotations": "`podMetadata/annotations`",
-        "affinity": "`nodeAffinity`",
-        "persistent_volume_claims": "`pvcMount`",
-        "volumes": Held("mounted by volume_mounts", by=KFP_SCHEMA),
-        "volume_mounts": "`pvcMount`",
-        "qos": "`resourceCpuLimit`",
-        "extended_resources": "`accelerator`",
-        "pod_resources": "`resourceCpuLimit`",
-    },
-    examples={
-        **KUBERNETES.examples,
-        "host": Example("http://127.0.0.1:8"),
-        "experiment": Example("trials"),
-        "pipeline_root": Example("s3://bucket/kfp"),
-        "token": Example("env:PATH"),
-        "iap_client_id": Example("client"),
-        "username": Example("ada"),
-        "password": Example("env:PATH"),
-        "verify": Example(False),
-        "patience": Example("1h"),
-        "fanout": Example(4),
-    },
+    own=pairs(
+        {
+            **{name: words for name, words in KUBERNETES.settings.items() if name not in ("shares_files", "pools")},
+            "host": Held("where the API is asked", by="tests/kubeflow/test_runs.py::test_a_pipeline_with_a_fan_out"),
+            "experiment": Held("the run's experiment", by=KFP_LOGIN),
+            "pipeline_root": "`pipeline_root`",
+            "token": Held(
+                "the request's header", by="tests/kubeflow/test_api.py::test_a_token_is_read_for_each_request"
+            ),
+            "iap_client_id": Held(
+                "a token for the proxy", by="tests/kubeflow/test_api.py::test_a_proxy_of_google_by_gcloud"
+            ),
+            "username": Held("the login", by=KFP_LOGIN),
+            "password": Held("the login", by=KFP_LOGIN),
+            "verify": Held(
+                "how the connection is made", by="tests/kubeflow/test_api.py::test_whose_certificate_is_trusted"
+            ),
+            "patience": "how long a task waits for its order",
+            "fanout": Held("pods of a fan-out", by=KFP_SCHEMA),
+            "shares_files": Held("a store that is a folder", by="tests/kubeflow/test_runs.py::test_a_killed_driver"),
+            "namespace": Held(
+                "the profile's namespace", by="tests/kubeflow/test_api.py::test_experiments_of_a_namespace"
+            ),
+            "image": "the image of steps that name none: `container/image`",
+            "image_pull_secrets": "`imagePullSecret`",
+            "service_account": "`service_account` of the run",
+            "env": "`env` of the container",
+            "labels": "`podMetadata/labels`",
+            "annotations": "`podMetadata/annotations`",
+            "affinity": "`nodeAffinity`",
+            "persistent_volume_claims": "`pvcMount`",
+            "volumes": Held("mounted by volume_mounts", by=KFP_SCHEMA),
+            "volume_mounts": "`pvcMount`",
+            "qos": "`resourceCpuLimit`",
+            "extended_resources": "`accelerator`",
+            "pod_resources": "`resourceCpuLimit`",
+        },
+        {
+            **KUBERNETES.examples,
+            "host": Example("http://127.0.0.1:8"),
+            "experiment": Example("trials"),
+            "pipeline_root": Example("s3://bucket/kfp"),
+            "token": Example("env:PATH"),
+            "iap_client_id": Example("client"),
+            "username": Example("ada"),
+            "password": Example("env:PATH"),
+            "verify": Example(False),
+            "patience": Example("1h"),
+            "fanout": Example(4),
+        },
+    ),
 )
 
 SKY_RUN = "tests/skypilot/test_runs.py::test_a_pipeline_with_a_fan_out"
@@ -673,76 +629,49 @@ SKYPILOT = Row(
         "docker": "the container's image: `image_id`",
         "packages": "installed when the machine is set up: `pip install`",
     },
-    settings={
-        **alike(
-            "infra cloud region zone instance_type cpus memory accelerators accelerator_args use_spot "
-            "job_recovery disk_size disk_tier network_tier local_disk ports labels any_of ordered image_id envs "
-            "file_mounts"
-        ),
-        "docker_run_args": "`run_options` of the container",
-        "num_nodes": "`num_nodes`, which run the step together",
-        "max_hourly_cost": "`max_hourly_cost`, and a limit on the plan",
-        "max_run_cost": Held("a limit on the plan", by=SKY_COST),
-        "cluster_name": "the cluster of the launch: `mine`",
-        "task_name": "`name` of the task",
-        "managed": "`jobs` launch",
-        "retry_until_up": "`--retry-until-up`",
-        "idle_minutes_to_autostop": "`autostop/idle_minutes`",
-        "down": "`autostop/down`, and what happens at the end",
-        "clusters": Held("how many clusters of a kind a run has", by=SKY_RUN),
-        "patience": "how long a machine waits for its next order",
-        "setup_commands": "`setup`",
-        "secrets": "`secrets` of the task, and `--secret`",
-        "resources_settings": "`resources` as they are",
-        "task_settings": "the task's fields as they are",
-        "executable": "the interpreter of `run`",
-        "shares_files": "whether checkpoints are copied to the artifact store",
-        "sky": Held("the command that is called", by=SKY_RUN),
-        "api_server": Held("the server that the command asks", by=SKY_CALL),
-    },
-    examples={
-        "infra": Example("aws/us-east-1"),
-        "cloud": Example("gcp"),
-        "region": Example("us-central1"),
-        "zone": Example("us-central1-a"),
-        "instance_type": Example("p3.8xlarge"),
-        "cpus": Example("2"),
-        "memory": Example("16+"),
-        "accelerators": Example("V100:2"),
-        "accelerator_args": Example({"runtime_version": "tpu-vm-base"}),
-        "use_spot": Example(True),
-        "job_recovery": Example({"max_restarts_on_errors": 2}),
-        "disk_size": Example(100),
-        "disk_tier": Example("high"),
-        "network_tier": Example("best"),
-        "local_disk": Example("nvme:1000+"),
-        "ports": Example(["8080"]),
-        "labels": Example({"team": "ml"}),
-        "any_of": Example([{"infra": "aws"}, {"infra": "gcp"}]),
-        "ordered": Example([{"infra": "aws"}, {"infra": "gcp"}]),
-        "image_id": Example("docker:team/train:1"),
-        "docker_run_args": Example(["--ipc=host"]),
-        "num_nodes": Example(2),
-        "max_hourly_cost": Example(3.5),
-        "max_run_cost": Example(100.0),
-        "cluster_name": Example("mine"),
-        "task_name": Example("trial"),
-        "managed": Example(True),
-        "retry_until_up": Example(True),
-        "idle_minutes_to_autostop": Example(5),
-        "down": Example(False),
-        "clusters": Example(2),
-        "patience": Example("1h"),
-        "setup_commands": Example(["sudo apt-get install -y git"]),
-        "envs": Example({"HF_HOME": "/cache"}),
-        "secrets": Example(["HOME"]),
-        "file_mounts": Example({"/data": "s3://bucket/data"}),
-        "resources_settings": Example({"priority_class": "high"}),
-        "task_settings": Example({"volumes": {"/mnt": "disk"}}),
-        "executable": Example("/opt/python/bin/python3"),
-        "shares_files": Example(True),
-        "sky": Example("/opt/sky/bin/sky"),
-        "api_server": Example("https://sky.example.org"),
+    own={
+        "infra": ("`infra`", "aws/us-east-1"),
+        "cloud": ("`cloud`", "gcp"),
+        "region": ("`region`", "us-central1"),
+        "zone": ("`zone`", "us-central1-a"),
+        "instance_type": ("`instance_type`", "p3.8xlarge"),
+        "cpus": ("`cpus`", "2"),
+        "memory": ("`memory`", "16+"),
+        "accelerators": ("`accelerators`", "V100:2"),
+        "accelerator_args": ("`accelerator_args`", {"runtime_version": "tpu-vm-base"}),
+        "use_spot": ("`use_spot`", True),
+        "job_recovery": ("`job_recovery`", {"max_restarts_on_errors": 2}),
+        "disk_size": ("`disk_size`", 100),
+        "disk_tier": ("`disk_tier`", "high"),
+        "network_tier": ("`network_tier`", "best"),
+        "local_disk": ("`local_disk`", "nvme:1000+"),
+        "ports": ("`ports`", ["8080"]),
+        "labels": ("`labels`", {"team": "ml"}),
+        "any_of": ("`any_of`", [{"infra": "aws"}, {"infra": "gcp"}]),
+        "ordered": ("`ordered`", [{"infra": "aws"}, {"infra": "gcp"}]),
+        "image_id": ("`image_id`", "docker:team/train:1"),
+        "docker_run_args": ("`run_options` of the container", ["--ipc=host"]),
+        "num_nodes": ("`num_nodes`, which run the step together", 2),
+        "max_hourly_cost": ("`max_hourly_cost`, and a limit on the plan", 3.5),
+        "max_run_cost": (Held("a limit on the plan", by=SKY_COST), 100.0),
+        "cluster_name": ("the cluster of the launch: `mine`", "mine"),
+        "task_name": ("`name` of the task", "trial"),
+        "managed": ("`jobs` launch", True),
+        "retry_until_up": ("`--retry-until-up`", True),
+        "idle_minutes_to_autostop": ("`autostop/idle_minutes`", 5),
+        "down": ("`autostop/down`, and what happens at the end", False),
+        "clusters": (Held("how many clusters of a kind a run has", by=SKY_RUN), 2),
+        "patience": ("how long a machine waits for its next order", "1h"),
+        "setup_commands": ("`setup`", ["sudo apt-get install -y git"]),
+        "envs": ("`envs`", {"HF_HOME": "/cache"}),
+        "secrets": ("`secrets` of the task, and `--secret`", ["HOME"]),
+        "file_mounts": ("`file_mounts`", {"/data": "s3://bucket/data"}),
+        "resources_settings": ("`resources` as they are", {"priority_class": "high"}),
+        "task_settings": ("the task's fields as they are", {"volumes": {"/mnt": "disk"}}),
+        "executable": ("the interpreter of `run`", "/opt/python/bin/python3"),
+        "shares_files": ("whether checkpoints are copied to the artifact store", True),
+        "sky": (Held("the command that is called", by=SKY_RUN), "/opt/sky/bin/sky"),
+        "api_server": (Held("the server that the command asks", by=SKY_CALL), "https://sky.example.org"),
     },
 )
 
@@ -772,89 +701,76 @@ BATCH = Row(
         "docker": "the image of the container: `image`",
         "packages": Held("in the image", by="tests/kubernetes/test_check.py::test_packages_become_part_of_the_image"),
     },
-    settings={
-        **named(
-            "share_identifier repository_credentials secrets user privileged enable_execute_command ulimits "
-            "max_swap swappiness ephemeral_storage log_driver attempts assign_public_ip platform_version "
-            "cpu_architecture"
+    own={
+        "region": (Held("whose services are asked", by=BATCH_CLIENT), "us-east-1"),
+        "profile": (Held("whose services are asked", by=BATCH_CLIENT), "other"),
+        "endpoint_url": (Held("whose services are asked", by=BATCH_CLIENT), "http://127.0.0.1:8"),
+        "queues": (
+            "among which `jobQueue` is chosen",
+            Example({"q": ["FARGATE"]}, settings={"execution_role": FARGATE["execution_role"]}),
         ),
-        "region": Held("whose services are asked", by=BATCH_CLIENT),
-        "profile": Held("whose services are asked", by=BATCH_CLIENT),
-        "endpoint_url": Held("whose services are asked", by=BATCH_CLIENT),
-        "queues": "among which `jobQueue` is chosen",
-        "schedule_role": Held("EventBridge's, for schedules", by=BATCH_SCHEDULES),
-        "driver": Held("what the job of a schedule's driver gets", by=BATCH_SCHEDULES),
-        "queue": "`jobQueue`",
-        "platform": "`platformCapabilities`",
-        "instance_type": "`instanceTypes`",
-        "scheduling_priority": "`schedulingPriorityOverride`",
-        "image": "the image of steps that name none: `image`",
-        "executable": "the worker's interpreter: `command`",
-        "iam_role": "`jobRoleArn`",
-        "execution_role": "`executionRoleArn`",
-        "readonly_root": "`readonlyRootFilesystem`",
-        "init_process": "`initProcessEnabled`",
-        "use_tmpfs": "`tmpfs`",
-        "tmpfs_tempdir": "`TMPDIR`",
-        "tmpfs_size": "`size` of the tmpfs",
-        "tmpfs_path": "`containerPath` of the tmpfs",
-        "efa": "`uverbs0` and all others",
-        "host_volumes": "`sourcePath`",
-        "efs_volumes": "`efsVolumeConfiguration`",
-        "log_options": "`logConfiguration`",
-        "aws_batch_tags": "`tags`",
-        "retry_rules": "`evaluateOnExit`",
-        "overlay": "merged into the container last",
-    },
-    examples={
-        "region": Example("us-east-1"),
-        "profile": Example("other"),
-        "endpoint_url": Example("http://127.0.0.1:8"),
-        "queues": Example({"q": ["FARGATE"]}, settings={"execution_role": FARGATE["execution_role"]}),
-        "schedule_role": Example("arn:aws:iam::123456789012:role/scheduler"),
-        "driver": Example({"queue": "other-q", "memory": "2GiB"}),
-        "queue": Example("other-q"),
-        "platform": Example("FARGATE", settings={"execution_role": FARGATE["execution_role"]}),
-        "instance_type": Example("p4d.24xlarge", resources={"nodes": 2}),
-        "share_identifier": Example("team"),
-        "scheduling_priority": Example(5, settings={"share_identifier": "team"}),
-        "image": Example("team/other:2"),
-        "executable": Example("/opt/conda/bin/python"),
-        "iam_role": Example("arn:aws:iam::123456789012:role/job"),
-        "execution_role": Example("arn:aws:iam::123456789012:role/e"),
-        "repository_credentials": Example(
-            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:hub",
-            settings={"execution_role": FARGATE["execution_role"]},
+        "schedule_role": (
+            Held("EventBridge's, for schedules", by=BATCH_SCHEDULES),
+            "arn:aws:iam::123456789012:role/scheduler",
         ),
-        "secrets": Example(
-            {"TOKEN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:t"},
-            settings={"execution_role": FARGATE["execution_role"]},
+        "driver": (
+            Held("what the job of a schedule's driver gets", by=BATCH_SCHEDULES),
+            {"queue": "other-q", "memory": "2GiB"},
         ),
-        "user": Example("1000"),
-        "privileged": Example(True),
-        "readonly_root": Example(True, settings={"use_tmpfs": True}),
-        "init_process": Example(True),
-        "enable_execute_command": Example(True),
-        "ulimits": Example({"nofile": 4096}),
-        "max_swap": Example(1024),
-        "swappiness": Example(10, settings={"max_swap": 1024}),
-        "use_tmpfs": Example(True),
-        "tmpfs_tempdir": Example(False, settings={"use_tmpfs": True}),
-        "tmpfs_size": Example(512, settings={"use_tmpfs": True}),
-        "tmpfs_path": Example("/fast", settings={"use_tmpfs": True}),
-        "efa": Example(4, resources={"nodes": 2}),
-        "host_volumes": Example(["/data"]),
-        "efs_volumes": Example({"fs-12345678": "/efs"}),
-        "ephemeral_storage": Example(100, settings=FARGATE),
-        "log_driver": Example("json-file"),
-        "log_options": Example(["awslogs-group:/team/train"]),
-        "aws_batch_tags": Example({"team": "ml"}),
-        "attempts": Example(3, settings={"retry_rules": [{"onExitCode": "75", "action": "RETRY"}]}),
-        "retry_rules": Example([{"onExitCode": "75", "action": "RETRY"}], settings={"attempts": 3}),
-        "assign_public_ip": Example(True, settings=FARGATE),
-        "platform_version": Example("1.4.0", settings=FARGATE),
-        "cpu_architecture": Example("ARM64", settings=FARGATE),
-        "overlay": Example({"ulimits": [{"name": "core", "softLimit": 0, "hardLimit": 0}]}),
+        "queue": ("`jobQueue`", "other-q"),
+        "platform": (
+            "`platformCapabilities`",
+            Example("FARGATE", settings={"execution_role": FARGATE["execution_role"]}),
+        ),
+        "instance_type": ("`instanceTypes`", Example("p4d.24xlarge", resources={"nodes": 2})),
+        "share_identifier": ("`shareIdentifier`", "team"),
+        "scheduling_priority": ("`schedulingPriorityOverride`", Example(5, settings={"share_identifier": "team"})),
+        "image": ("the image of steps that name none: `image`", "team/other:2"),
+        "executable": ("the worker's interpreter: `command`", "/opt/conda/bin/python"),
+        "iam_role": ("`jobRoleArn`", "arn:aws:iam::123456789012:role/job"),
+        "execution_role": ("`executionRoleArn`", "arn:aws:iam::123456789012:role/e"),
+        "repository_credentials": (
+            "`repositoryCredentials`",
+            Example(
+                "arn:aws:secretsmanager:eu-west-1:123456789012:secret:hub",
+                settings={"execution_role": FARGATE["execution_role"]},
+            ),
+        ),
+        "secrets": (
+            "`secrets`",
+            Example(
+                {"TOKEN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:t"},
+                settings={"execution_role": FARGATE["execution_role"]},
+            ),
+        ),
+        "user": ("`user`", "1000"),
+        "privileged": ("`privileged`", True),
+        "readonly_root": ("`readonlyRootFilesystem`", Example(True, settings={"use_tmpfs": True})),
+        "init_process": ("`initProcessEnabled`", True),
+        "enable_execute_command": ("`enableExecuteCommand`", True),
+        "ulimits": ("`ulimits`", {"nofile": 4096}),
+        "max_swap": ("`maxSwap`", 1024),
+        "swappiness": ("`swappiness`", Example(10, settings={"max_swap": 1024})),
+        "use_tmpfs": ("`tmpfs`", True),
+        "tmpfs_tempdir": ("`TMPDIR`", Example(False, settings={"use_tmpfs": True})),
+        "tmpfs_size": ("`size` of the tmpfs", Example(512, settings={"use_tmpfs": True})),
+        "tmpfs_path": ("`containerPath` of the tmpfs", Example("/fast", settings={"use_tmpfs": True})),
+        "efa": ("`uverbs0` and all others", Example(4, resources={"nodes": 2})),
+        "host_volumes": ("`sourcePath`", ["/data"]),
+        "efs_volumes": ("`efsVolumeConfiguration`", {"fs-12345678": "/efs"}),
+        "ephemeral_storage": ("`ephemeralStorage`", Example(100, settings=FARGATE)),
+        "log_driver": ("`logDriver`", "json-file"),
+        "log_options": ("`logConfiguration`", ["awslogs-group:/team/train"]),
+        "aws_batch_tags": ("`tags`", {"team": "ml"}),
+        "attempts": ("`attempts`", Example(3, settings={"retry_rules": [{"onExitCode": "75", "action": "RETRY"}]})),
+        "retry_rules": (
+            "`evaluateOnExit`",
+            Example([{"onExitCode": "75", "action": "RETRY"}], settings={"attempts": 3}),
+        ),
+        "assign_public_ip": ("`assignPublicIp`", Example(True, settings=FARGATE)),
+        "platform_version": ("`platformVersion`", Example("1.4.0", settings=FARGATE)),
+        "cpu_architecture": ("`cpuArchitecture`", Example("ARM64", settings=FARGATE)),
+        "overlay": ("merged into the container last", {"ulimits": [{"name": "core", "softLimit": 0, "hardLimit": 0}]}),
     },
 )
 
@@ -888,59 +804,38 @@ SAGEMAKER = Row(
         "docker": "the image of the container: `TrainingImage`",
         "packages": Held("in the image", by="tests/kubernetes/test_check.py::test_packages_become_part_of_the_image"),
     },
-    settings={
-        "region": Held("whose services are asked", by=SAGEMAKER_CLIENT),
-        "profile": Held("whose services are asked", by=BATCH_CLIENT),
-        "endpoint_url": Held("whose services are asked", by=SAGEMAKER_CLIENT),
-        "role": "`RoleArn`",
-        "image": "the image of steps that name none: `TrainingImage`",
-        "executable": "the worker's interpreter: `ContainerEntrypoint`",
-        "repository_access": "`TrainingRepositoryAccessMode`",
-        "repository_credentials": "`TrainingRepositoryCredentialsProviderArn`",
-        "instance_type": "`InstanceType`",
-        "volume_size": "`VolumeSizeInGB`",
-        "volume_kms_key": "`VolumeKmsKeyId`",
-        "output_kms_key": "`KmsKeyId`",
-        "keep_alive": "`KeepAlivePeriodInSeconds`",
-        "training_plan": "`TrainingPlanArn`",
-        "subnets": "`Subnets`",
-        "security_groups": "`SecurityGroupIds`",
-        "encrypt_traffic": "`EnableInterContainerTrafficEncryption`",
-        "max_runtime": "`MaxRuntimeInSeconds`",
-        "max_wait": "`MaxWaitTimeInSeconds`",
-        "max_pending": "`MaxPendingTimeInSeconds`",
-        "retry_attempts": "`MaximumRetryAttempts`",
-        "tags": "`Tags`",
-        "experiment": "`ExperimentName`",
-        "remote_debug": "`EnableRemoteDebug`",
-        "overlay": "merged into the request last",
-    },
-    examples={
-        "region": Example("us-east-1"),
-        "profile": Example("other"),
-        "endpoint_url": Example("http://127.0.0.1:8"),
-        "role": Example("arn:aws:iam::123456789012:role/other"),
-        "image": Example("registry.example/team/other:2"),
-        "executable": Example("/opt/conda/bin/python"),
-        "repository_access": Example("Platform"),
-        "repository_credentials": Example("arn:aws:lambda:eu-west-1:123456789012:function:login"),
-        "instance_type": Example("ml.m5.2xlarge"),
-        "volume_size": Example(200),
-        "volume_kms_key": Example("alias/volumes"),
-        "output_kms_key": Example("alias/output"),
-        "keep_alive": Example(600),
-        "training_plan": Example("arn:aws:sagemaker:eu-west-1:123456789012:training-plan/reserved-capacity"),
-        "subnets": Example(["subnet-2"]),
-        "security_groups": Example(["sg-2"]),
-        "encrypt_traffic": Example(True),
-        "max_runtime": Example(7200),
-        "max_wait": Example(900000, resources={"spot": True}),
-        "max_pending": Example(7200),
-        "retry_attempts": Example(3),
-        "tags": Example({"team": "ml"}),
-        "experiment": Example("digits"),
-        "remote_debug": Example(True),
-        "overlay": Example({"HyperParameters": {"lr": "0.1"}}),
+    own={
+        "region": (Held("whose services are asked", by=SAGEMAKER_CLIENT), "us-east-1"),
+        "profile": (Held("whose services are asked", by=BATCH_CLIENT), "other"),
+        "endpoint_url": (Held("whose services are asked", by=SAGEMAKER_CLIENT), "http://127.0.0.1:8"),
+        "role": ("`RoleArn`", "arn:aws:iam::123456789012:role/other"),
+        "image": ("the image of steps that name none: `TrainingImage`", "registry.example/team/other:2"),
+        "executable": ("the worker's interpreter: `ContainerEntrypoint`", "/opt/conda/bin/python"),
+        "repository_access": ("`TrainingRepositoryAccessMode`", "Platform"),
+        "repository_credentials": (
+            "`TrainingRepositoryCredentialsProviderArn`",
+            "arn:aws:lambda:eu-west-1:123456789012:function:login",
+        ),
+        "instance_type": ("`InstanceType`", "ml.m5.2xlarge"),
+        "volume_size": ("`VolumeSizeInGB`", 200),
+        "volume_kms_key": ("`VolumeKmsKeyId`", "alias/volumes"),
+        "output_kms_key": ("`KmsKeyId`", "alias/output"),
+        "keep_alive": ("`KeepAlivePeriodInSeconds`", 600),
+        "training_plan": (
+            "`TrainingPlanArn`",
+            "arn:aws:sagemaker:eu-west-1:123456789012:training-plan/reserved-capacity",
+        ),
+        "subnets": ("`Subnets`", ["subnet-2"]),
+        "security_groups": ("`SecurityGroupIds`", ["sg-2"]),
+        "encrypt_traffic": ("`EnableInterContainerTrafficEncryption`", True),
+        "max_runtime": ("`MaxRuntimeInSeconds`", 7200),
+        "max_wait": ("`MaxWaitTimeInSeconds`", Example(900000, resources={"spot": True})),
+        "max_pending": ("`MaxPendingTimeInSeconds`", 7200),
+        "retry_attempts": ("`MaximumRetryAttempts`", 3),
+        "tags": ("`Tags`", {"team": "ml"}),
+        "experiment": ("`ExperimentName`", "digits"),
+        "remote_debug": ("`EnableRemoteDebug`", True),
+        "overlay": ("merged into the request last", {"HyperParameters": {"lr": "0.1"}}),
     },
 )
 

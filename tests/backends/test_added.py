@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.backends import test_every_field as every_field
-from tests.backends.fields import RANKS, ROWS, Always, Example, Row
+from tests.backends.fields import RANKS, ROWS, Always, Row
 from tests.backends.test_every_field import inventory, tell  # noqa: F401 fixtures
 
 from stoker.backends.base.backend import Backend
@@ -135,8 +135,7 @@ def test_the_table_of_backends_can_have_it(
             "launch": RANKS,
             "isolation": Always("each step is a process of `stoker.worker.boot`"),
         },
-        settings={"niceness": "how far others go first"},
-        examples={"niceness": Example(3)},
+        own={"niceness": ("how far others go first", 3)},
     )
     monkeypatch.setitem(ROWS, nicely.name, row)  # type: ignore[arg-type]
     assert every_field.cell(tell, nicely.name, "settings", "niceness") == "honoured: how far others go first"
