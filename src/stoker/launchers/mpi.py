@@ -12,7 +12,7 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
 from stoker.core.settings import Launch
-from stoker.launchers.arguments import Argument
+from stoker.launchers.arguments import Argument, argument_table
 from stoker.launchers.base import (
     Argv,
     FlowWords,
@@ -28,83 +28,10 @@ from stoker.launchers.base import (
     words,
 )
 
-PLACE: Final = "the nodes are those that the step was given"
-FOLDER: Final = "the step's folder is the one that the worker was started in"
 PROGRAMS: Final = ("mpirun", "mpiexec", "srun")
 
-_FLAG: Final = Argument("flag")
-_TEXT: Final = Argument("text")
-
-
-def _option_flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-MPIRUN: Final[Mapping[str, Argument]] = {
-    "np": Argument("int", flag="-n", means="num_processes"),
-    "n": Argument("int", flag="-n", means="num_processes"),
-    "npernode": Argument("int", means="processes_per_node"),
-    "host": Argument("text", owned=PLACE),
-    "hostfile": Argument("text", owned=PLACE),
-    "wdir": Argument("text", owned=FOLDER),
-    "wd": Argument("text", owned=FOLDER),
-    "mca": Argument("each", flag="--mca"),
-    "x": Argument("texts", flag="-x"),
-    "tune": _TEXT,
-    "prefix": _TEXT,
-    "stdin": _TEXT,
-    "timeout": Argument("int", least=1),
-    "quiet": _FLAG,
-    "verbose": _FLAG,
-    **{
-        name: Argument("text", flag=_option_flag(name))
-        for name in ("bind_to", "map_by", "rank_by", "cpu_set", "display")
-    },
-    **{
-        name: Argument("text", flag=_option_flag(name))
-        for name in ("output", "output_filename", "runtime_options", "pmixmca")
-    },
-    **{
-        name: Argument("flag", flag=_option_flag(name))
-        for name in (
-            *("allow_run_as_root", "oversubscribe", "nooversubscribe", "use_hwthread_cpus", "report_bindings"),
-            *("display_map", "display_allocation", "tag_output", "timestamp_output", "merge_stderr_to_stdout"),
-            *("enable_recovery", "disable_recovery", "get_stack_traces", "report_state_on_timeout"),
-        )
-    },
-}
-"""Options of Open MPI 4 and 5."""
-
-_SRUN_TEXTS: Final = (
-    *("cpu_bind", "mem_bind", "gpu_bind", "distribution", "mpi", "hint", "network", "gres", "gres_flags", "tres_bind"),
-    *("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "mem", "mem_per_cpu", "mem_per_gpu", "export"),
-    *("propagate", "input", "output", "error", "open_mode", "multi_prog", "task_epilog", "task_prolog", "time"),
-    *("cpu_freq", "gpu_freq", "profile", "acctg_freq", "signal", "comment", "job_name", "exclude", "container"),
-)
-_SRUN_FLAGS: Final = (
-    *("exact", "overlap", "overcommit", "label", "unbuffered", "quiet", "verbose", "no_kill", "disable_status"),
-    *("quit_on_interrupt", "pty", "whole", "use_min_nodes", "interactive", "exclusive"),
-)
-SRUN: Final[Mapping[str, Argument]] = {
-    "ntasks": Argument("int", means="num_processes"),
-    "ntasks_per_node": Argument("int", flag="--ntasks-per-node", means="processes_per_node"),
-    "nodes": Argument("int", means="nodes"),
-    "nodelist": Argument("text", owned=PLACE),
-    "chdir": Argument("text", owned=FOLDER),
-    "kill_on_bad_exit": Argument("int", least=0, most=1, flag="--kill-on-bad-exit"),
-    **{
-        name: Argument("int", least=1, flag=_option_flag(name))
-        for name in ("cpus_per_task", "cpus_per_gpu", "threads_per_core")
-    },
-    **{
-        name: Argument("int", flag=_option_flag(name))
-        for name in ("ntasks_per_gpu", "cores_per_socket", "wait", "threads")
-    },
-    **{name: Argument("text", flag=_option_flag(name)) for name in _SRUN_TEXTS},
-    **{name: Argument("flag", flag=_option_flag(name)) for name in _SRUN_FLAGS},
-}
-"""Options of srun that make sense for a step inside an allocation."""
-
+MPIRUN: Final[Mapping[str, Argument]] = argument_table("mpirun.txt")
+SRUN: Final[Mapping[str, Argument]] = argument_table("srun.txt")
 ARGUMENTS: Final[Mapping[str, Argument]] = {"program": Argument("text", PROGRAMS), **SRUN, **MPIRUN}
 BOTH: Final = frozenset({*MPIRUN} & {*SRUN} | {"program"})
 

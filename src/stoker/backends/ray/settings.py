@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Mapping
 
 import attrs
@@ -82,41 +83,10 @@ class Kind:
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    # Ray names what it finds: https://docs.ray.io/en/latest/ray-core/accelerator-types.html, and of NVIDIA's others the
-    # product's name up to its number. Where one name stands for several sizes, the smallest is meant; a larger one has
-    # a name only if the operator gave it one.
-    **{name: Kind(name) for name in ("K80", "P4", "P40", "P100", "V100", "T4", "T4G", "M60")},
-    **{name: Kind(name) for name in ("A2", "A10", "A10G", "A16", "A30", "A40", "L4", "L40", "L40S")},
-    **{name: Kind(name) for name in ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300", "GH200")},
-    "A100-80GB": Kind("A100-80G"),
-    "RTXPRO6000": Kind("RTX-PRO-6000"),
-    "RTX4090": Kind("GeForce-RTX-4090"),
-    "RTX5090": Kind("GeForce-RTX-5090"),
-    "MI100": Kind("AMD-Instinct-MI100"),
-    "MI210": Kind("AMD-Instinct-MI210"),
-    "MI250": Kind("AMD-Instinct-MI250X-MI250"),
-    "MI250X": Kind("AMD-Instinct-MI250X"),
-    "MI300A": Kind("AMD-Instinct-MI300A"),
-    "MI300X": Kind("AMD-Instinct-MI300X-OAM"),
-    "MI308X": Kind("AMD-Instinct-MI308X"),
-    "MI325X": Kind("AMD-Instinct-MI325X-OAM"),
-    "MI350X": Kind("AMD-Instinct-MI350X-OAM"),
-    "MI355X": Kind("AMD-Instinct-MI355X-OAM"),
-    "Gaudi": Kind("Intel-GAUDI", "HPU"),
-    "tpu-v2": Kind("TPU-V2", "TPU"),
-    "tpu-v3": Kind("TPU-V3", "TPU"),
-    "tpu-v4": Kind("TPU-V4", "TPU"),
-    "tpu-v5e": Kind("TPU-V5LITEPOD", "TPU"),
-    "tpu-v5p": Kind("TPU-V5P", "TPU"),
-    "tpu-v6e": Kind("TPU-V6E", "TPU"),
-    "tpu-v7x": Kind("TPU-V7X", "TPU"),
-    # Cores of a chip: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-hardware/
-    "inferentia": Kind("aws-neuron-core", "neuron_cores", 4),
-    "inferentia2": Kind("aws-neuron-core", "neuron_cores", 2),
-    "trainium": Kind("aws-neuron-core", "neuron_cores", 2),
-    # Of its eight, two each are one core by default, which is what neuron-ls and Ray count:
-    # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-features/logical-neuroncore-config.html
-    "trainium2": Kind("aws-neuron-core", "neuron_cores", 4),
+    name: Kind(type, resource, int(each))
+    for line in Path(__file__).with_name("kinds.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+    for name, type, resource, each in (line.split(" "),)
 }
 """Name of the catalog → how Ray counts it."""
 
