@@ -26,7 +26,7 @@ def test_digits(example: str, arguments: list[str], raying: Any, repository: Pat
     assert run.status == "succeeded" and run.stack == "ray"
 
 
-@pytest.mark.slow
+@pytest.mark.long  # that a step joins its own cluster: test_steps.py
 @pytest.mark.timeout(600)
 def test_trials_and_workers_of_ray_inside_steps(raying: Any, repository: Path) -> None:
     code = (repository / "examples" / "ray_tune.py").read_text()

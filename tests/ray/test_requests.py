@@ -21,7 +21,6 @@ from stoker.backends.ray import words as raywords
 from stoker.backends.ray.backend import RayBackend, check, prove
 from stoker.backends.ray.jobs import Jobs, RecordLines, _frame, address_of, headers_of, is_loopback, nodes_of
 from stoker.backends.ray.settings import ELSEWHERE, KINDS, RUNTIME_ENV, RaySettings
-from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import FunctionSource
@@ -469,12 +468,6 @@ def test_the_first_kind_that_is_there_is_taken() -> None:
     assert raywords.chosen({"choices": choices[:1], "prefer": True}, nodes) is None
 
 
-def test_the_same_jobs_have_the_same_name() -> None:
-    one, two = job("a"), job("b")
-    assert raytasks.token_of([one, two]) == raytasks.token_of([two, one]) != raytasks.token_of([one])
-    assert raytasks.submission_id("r1", "t", 0) == "stoker-r1-t" and raytasks.submission_id("r1", "t", 2).endswith("-2")
-
-
 def test_records_and_frames_are_put_together_again() -> None:
     lines = RecordLines(b"> ")
     assert list(lines.feed(b'noise\n> {"a": 1}\n> {"b"')) == [{"a": 1}]
@@ -488,8 +481,3 @@ def test_records_and_frames_are_put_together_again() -> None:
         frame = _frame(whole + b"rest")
         assert frame is not None and len(frame[1]) == length and frame[2] == b"rest"
         assert _frame(whole[:-1]) is None and _frame(whole[:1]) is None
-
-
-def test_torchrun_is_no_word_of_rays() -> None:
-    assert codes(step(resources=ResourceSettings(nodes=2), launch=resolve_launch({"launcher": "torchrun"}))) == []
-    assert Torchrun().launcher == "torchrun"

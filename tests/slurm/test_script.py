@@ -165,6 +165,9 @@ def test_the_script_is_this_one(case: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
+    strange = slurm.script(jobs, site, given, folder="/a folder/with $signs `and` %percents", token="t0ken")
+    checked = subprocess.run(["bash", "-n"], input=strange, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_the_script_of_workers_is_this_one() -> None:
@@ -198,15 +201,6 @@ def test_an_arrays_parallelism() -> None:
     given = SlurmSettings(array_parallelism=4)
     assert "--array=0-29%4" in slurm.arguments(jobs, given, folder=FOLDER, token="t0ken")
     assert not [one for one in slurm.arguments(jobs[:1], given, folder=FOLDER, token="t0ken") if "--array" in one]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_script_is_one_that_a_shell_reads(case: str, tmp_path: Path) -> None:
-    jobs, site, given = CASES[case]
-    path = tmp_path / "script.sh"
-    path.write_text(slurm.script(jobs, site, given, folder="/a folder/with $signs `and` %percents", token="t0ken"))
-    checked = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
 
 
 def test_what_the_step_is_told_is_not_for_everybody_to_read() -> None:

@@ -138,13 +138,6 @@ def row(state: str, **given: Any) -> JobRow:
     return JobRow(id="12", state=state, **given)
 
 
-def test_a_good_result_needs_no_queue() -> None:
-    one = task()
-    one.read(GOOD, 1.0)
-    status = one.status(1.0)
-    assert status is not None and status.state == "succeeded"
-
-
 def test_a_result_that_was_ended_from_outside_waits_for_slurms_word() -> None:
     one = task()
     one.note_row(row("RUNNING"), 0.0)
@@ -207,13 +200,6 @@ def test_a_pools_worker_that_slurm_killed_explains_what_its_step_left(wrote: byt
     assert status is not None and status.cause == cause
 
 
-def test_what_we_ended_needs_no_word() -> None:
-    one = task(ending=True)
-    one.read(STOPPED, 1.0)
-    status = one.status(1.0)
-    assert status is not None and status.cause == "cancelled"
-
-
 def test_the_result_of_a_start_that_slurm_repeats_does_not_count() -> None:
     one = task()
     one.note_row(row("RUNNING", start="a"), 0.0)
@@ -255,16 +241,6 @@ def test_what_ran_between_two_looks_is_looked_at_before_it_counts_as_lost(state:
     assert status is not None and status.state == "succeeded"
 
 
-def test_a_program_that_never_began_is_not_waited_for() -> None:
-    one = task()
-    one.read({"/f/0/err-0": b"no python\n"}, 0.0)
-    one.note_row(row("FAILED"), 1.0)
-    one.details = row("FAILED", code=127)
-    one.read({}, 2.0)
-    status = one.status(2.0)
-    assert status is not None and "no python" in status.message
-
-
 def test_a_job_that_nobody_mentions_is_unknown_before_it_is_lost() -> None:
     one = task()
     one.note_row(row("RUNNING"), 0.0)
@@ -277,10 +253,3 @@ def test_a_job_that_nobody_mentions_is_unknown_before_it_is_lost() -> None:
     one.read(GOOD, 3.0)
     found = one.status(3.0 + LOST)
     assert found is not None and found.state == "succeeded"
-
-
-def test_output_is_read_on_from_where_it_was() -> None:
-    one = task()
-    assert one.files() == {"/f/0/out-0": 0, "/f/0/err-0": 0, "/f/0/result.json": 0}
-    assert one.read({"/f/0/out-0": b"abc", "/f/0/err-0": b"de"}, 0.0) == [(0, "stdout", b"abc"), (0, "stderr", b"de")]
-    assert one.files() == {"/f/0/out-0": 3, "/f/0/err-0": 2, "/f/0/result.json": 0}
