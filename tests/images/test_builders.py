@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +81,6 @@ def test_what_a_builder_is_told(name: str) -> None:
     text = json.dumps({"files": told.files, "commands": told.commands}, indent=2, ensure_ascii=False) + "\n"
     path = EXPECTED / f"{name}.json"
     assert text == path.read_text(encoding="utf-8")
-
-
-def test_commands_are_words_of_a_shell() -> None:
-    words = shlex.split(rendered("buildctl").commands[-1])
-    assert "--opt=build-arg:MIRROR=https://mirror.example/a b" in words, "a blank does not end an argument"
-    assert f"--output=type=image,name={ORDER.tag},push=true" in words
-    (command,) = rendered("kaniko-stdin").commands
-    overrides = next(word for word in shlex.split(command) if word.startswith("--overrides="))
-    container = json.loads(overrides.partition("=")[2])["spec"]["containers"][0]
-    assert container["stdin"] and "--context=tar://stdin" in container["args"]
 
 
 @pytest.mark.parametrize(

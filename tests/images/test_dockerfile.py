@@ -93,18 +93,6 @@ def test_without_cache_mounts(tmp_path: Path) -> None:
     assert "--mount" not in text
 
 
-def test_no_line_asks_a_hub_for_a_syntax(tmp_path: Path) -> None:
-    for settings in CASES.values():
-        assert "syntax=" not in dockerfile(spec(tmp_path, **settings))
-
-
-def test_what_changes_often_is_last(tmp_path: Path) -> None:
-    text = dockerfile(spec(tmp_path, **CASES["everything"]))
-    order = ["FROM ", "ENV http_proxy", "apt-get", "micromamba", "install uv", "-r /opt", WORKER, "COPY stoker-project"]
-    places = [text.index(word) for word in [*order, "ENV HF_HOME", "USER trainer"]]
-    assert places == sorted(places)
-
-
 FIELDS: dict[str, Any] = {
     "parent_image": "debian:12",
     "dockerfile": "Dockerfile",
@@ -170,13 +158,6 @@ def test_a_python_that_the_parent_has_or_gets(tmp_path: Path) -> None:
     assert "python=3.12 pip" in dockerfile(spec(tmp_path, python_version="3.12", **conda))
     with pytest.raises(SettingsError, match="python_version"):
         spec(tmp_path, dockerfile="Dockerfile", python_version="3.12")
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_spec_is_json(name: str, tmp_path: Path) -> None:
-    made = spec(tmp_path, **CASES[name])
-    again = from_json(ImageSpec, json.loads(json.dumps(to_json(made))), strict=True)
-    assert again == made and dockerfile(again) == dockerfile(made)
 
 
 def test_files_are_those_that_are_copied(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import http.server
 import json
 import random
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
@@ -21,6 +20,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.images.tokenserver import reply, serving
 
 from stoker.images.facts import ARCHITECTURES, MACHINES, architecture_of, created_of, read
 from stoker.images.layers import LayerCache, LayerReading
@@ -149,23 +149,12 @@ class Files:
 def files() -> Iterator[Files]:
     state = Files()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            kind, body = state.answers.get(self.path, ("", b""))
-            self.send_response(200 if kind else 404)
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: http.server.BaseHTTPRequestHandler) -> None:
+        kind, body = state.answers.get(request.path, ("", b""))
+        reply(request, 200 if kind else 404, body, {"Content-Type": kind})
 
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    state.address = f"127.0.0.1:{server.server_port}"
-    yield state
-    server.shutdown()
-    server.server_close()
+    with serving(answer) as state.address:
+        yield state
 
 
 ARM = {"os": "linux", "architecture": "arm64"}

@@ -15,10 +15,10 @@ import pytest
 from tests.servers.containers import Engine, running_registry
 from tests.servers.postgres import free_port
 
-from stoker.core.errors import BackendError, SettingsError
+from stoker.core.errors import BackendError
 from stoker.images.credentials import credentials
 from stoker.images.registries import parse
-from stoker.images.registry import PUSH_REFUSED, check_push, digest_of, image_facts, inspect
+from stoker.images.registry import digest_of, image_facts, inspect
 from stoker.images.transport import RegistryRefused, RegistryUnreachable
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -129,13 +129,6 @@ def test_an_index_has_several_architectures(registry: str) -> None:
         inspect(f"{registry}/many:all", platform="linux/s390x")
 
 
-def test_what_is_not_known_is_said_to_be_unknown(registry: str) -> None:
-    put(registry, "plain", "1", config())
-    found = inspect(f"{registry}/plain:1")
-    assert (found.cuda, found.python, found.frameworks) == ("", "", {})
-    assert set(found.unknown) == {"cuda", "cudnn", "rocm", "neuron", "python"}
-
-
 def test_the_os_version_is_not_taken_for_a_framework(registry: str) -> None:
     labels = {"org.opencontainers.image.version": "22.04"}
     put(registry, "labelled", "1", config(config={"Labels": labels}))
@@ -165,11 +158,6 @@ def test_refused_is_told_from_unreachable(registry: str) -> None:
     assert found.refused and "no such image" in found.unreadable
 
 
-def test_a_wrong_reference() -> None:
-    with pytest.raises(SettingsError, match="capital letters"):
-        inspect("Team/Train:1")
-
-
 def test_a_guarded_registry_wants_a_login(guarded: str, tmp_path: Path) -> None:
     nobody = {"DOCKER_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
     with pytest.raises(RegistryRefused, match=r"does not let us pull without a login(.|\n)*docker login 127"):
@@ -180,22 +168,6 @@ def test_a_guarded_registry_wants_a_login(guarded: str, tmp_path: Path) -> None:
     with pytest.raises(RegistryRefused) as caught:
         inspect(f"{guarded}/train:1", environ=login(tmp_path, guarded))
     assert caught.value.status == 404
-
-
-def test_whether_we_may_push_is_asked_before(guarded: str, registry: str, tmp_path: Path) -> None:
-    assert check_push(f"{registry}/team/new:1") is None
-    assert check_push(f"{guarded}/team/new:1", login(tmp_path, guarded)) is None
-    finding = check_push(f"{guarded}/team/new:1", login(tmp_path, guarded, "wrong"))
-    assert finding is not None and finding.code == PUSH_REFUSED and finding.level == "error"
-    assert finding.where == f"{guarded}/team/new" and "as 'trainer'" in finding.what
-    assert "the permission to push" in finding.why and f"docker login {guarded}" in finding.fix
-    away = check_push(f"127.0.0.1:{free_port()}/team/new:1")
-    assert away is not None and "does not answer" in away.what
-
-
-def test_a_push_that_was_tried_leaves_nothing(registry: str, tmp_path: Path) -> None:
-    assert check_push(f"{registry}/left/nothing:1") is None
-    assert "left/nothing" not in json.loads(call(registry, "GET", "/v2/_catalog").body)["repositories"]
 
 
 def test_an_engine_that_has_the_image_is_asked_first(engine: Engine, base_image: str, registry: str) -> None:

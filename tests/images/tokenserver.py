@@ -102,7 +102,7 @@ def token_registry(rights: Mapping[str, str]) -> Iterator[TokenRegistry]:
             return
         state.issued[authorization.removeprefix("Bearer ")] = (actions, left - 1)
         if request.command == "POST" and state.create:
-            reply(request, 202, b"", {"Location": f"{request.path}upload"})
+            reply(request, 202, b"", {"Location": f"{request.path}upload?state=one"})
         elif request.command == "DELETE":
             reply(request, 204)
         else:
