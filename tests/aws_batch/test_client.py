@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 from tests.backends.fields import BATCH
 from tests.backends.test_every_field import SITE, job_of
+from tests.servers.loopback import Request, reply, serving
+from tests.servers.postgres import free_port
 
 from stoker.backends.aws.api import TRIES, AwsError
 from stoker.backends.aws.platform import StreamReader
@@ -21,32 +22,20 @@ from stoker.core.errors import Away, BackendError
 from stoker.core.settings import StepSettings
 
 
-class Service(http.server.ThreadingHTTPServer):
+@attrs.define
+class Service:
     """Answers each request with the next of `answers`, the last one for ever, and keeps the headers of requests."""
 
-    answers: list[tuple[int, str, dict[str, Any]]]
-    headers: list[dict[str, str]]
+    address: str = ""
+    answers: list[tuple[int, str, dict[str, Any]]] = attrs.field(factory=lambda: [(200, "", {"jobs": []})])
+    headers: list[dict[str, str]] = attrs.field(factory=list)
 
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Service
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.headers.append(dict(self.headers))
-        answers = self.server.answers
-        status, code, body = answers.pop(0) if len(answers) > 1 else answers[0]
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        if code:
-            self.send_header("x-amzn-errortype", code)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+    def answer(self, request: Request) -> None:
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        self.headers.append(dict(request.headers))
+        status, code, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        named = {"x-amzn-errortype": code} if code else {}
+        reply(request, status, json.dumps(body).encode(), {"Content-Type": "application/json", **named})
 
 
 @pytest.fixture
@@ -61,17 +50,13 @@ def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Service]
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FIRSTKEY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
-    server = Service(("127.0.0.1", 0), Handler)
-    server.answers, server.headers = [(200, "", {"jobs": []})], []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    service = Service()
+    with serving(service.answer) as service.address:
+        yield service
 
 
 def client_of(service: Service, **settings: Any) -> BatchClient:
-    words = {"region": "eu-west-1", "endpoint_url": f"http://127.0.0.1:{service.server_port}", **settings}
+    words = {"region": "eu-west-1", "endpoint_url": f"http://{service.address}", **settings}
     return BatchClient(BatchSettings(**words), patience=5.0)
 
 
@@ -141,9 +126,7 @@ def test_missing_credentials_regions_and_profiles_are_said_at_once(
 
 
 def test_silence_is_counted_and_nothing_is_asked_when_the_driver_leaves(service: Service) -> None:
-    client = client_of(service)
-    service.shutdown()
-    service.server_close()
+    client = client_of(service, endpoint_url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(Away, match="does not answer"):
         client.jobs(["a"])
     client.abandon()

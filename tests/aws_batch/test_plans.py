@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.aws_batch.test_queues import ENVIRONMENTS, queue
 from tests.servers.awsmodel import service, thinned
+from tests.servers.loopback import Request, reply, serving
 
 PROGRAM = """
 from stoker import pipeline, step
@@ -59,57 +58,31 @@ execution_role = "arn:aws:iam::123456789012:role/execution"
 """
 
 
-class Account(ThreadingHTTPServer):
+def answer(dice: random.Random | None, request: Request) -> None:
     """Queues and compute environments, with what the dice leave of them."""
-
-    dice: random.Random | None = None
-
-    def answer(self, path: str) -> dict[str, Any]:
-        """The answer to an operation."""
-        names = ("cpu", "a100", "h100", "trn")
-        rows = [queue(f"{name}-q", name, jobQueueArn=f"arn:{name}", priority=1) for name in names]
-        answer = {"jobQueues": rows} if "queues" in path else {"computeEnvironments": ENVIRONMENTS}
-        kind = "DescribeJobQueues" if "queues" in path else "DescribeComputeEnvironments"
-        shape = service("batch").operation_model(kind).output_shape.members[next(iter(answer))].member  # type: ignore[union-attr]
-        if self.dice is None:
-            return answer
-        return {name: [thinned(one, shape, self.dice) for one in rows] for name, rows in answer.items()}
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Account
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        known = self.path.startswith("/v1/describe")
+    request.rfile.read(int(request.headers.get("Content-Length", 0)))
+    if not request.path.startswith("/v1/describe"):
         error = "<Response><Errors><Error><Code>UnauthorizedOperation</Code></Error></Errors></Response>"
-        data = json.dumps(self.server.answer(self.path)).encode() if known else error.encode()
-        self.send_response(200 if known else 403)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        reply(request, 403, error.encode())
+        return
+    rows = [queue(f"{name}-q", name, jobQueueArn=f"arn:{name}", priority=1) for name in ("cpu", "a100", "h100", "trn")]
+    is_queues = "queues" in request.path
+    key, rows = ("jobQueues", rows) if is_queues else ("computeEnvironments", ENVIRONMENTS)
+    kind = "DescribeJobQueues" if is_queues else "DescribeComputeEnvironments"
+    shape: Any = service("batch").operation_model(kind).output_shape
+    answers = rows if dice is None else [thinned(one, shape.members[key].member, dice) for one in rows]
+    reply(request, 200, json.dumps({key: answers}).encode())
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing."""
 
-
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (None, 2))])
+def test_what_an_account_does_not_say_refuses_nothing(
+    project: Any, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "tests")
-    server = Account(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize("seed", [None, 1, 2])
-def test_what_an_account_does_not_say_refuses_nothing(project: Any, account: Account, seed: int | None) -> None:
-    account.dice = None if seed is None else random.Random(seed)
-    address = f"http://127.0.0.1:{account.server_port}"
-    project.write({"train.py": PROGRAM, "stoker.toml": STACK.format(address=address)})
-    done = project.stoker("plan", "train.py", "--json", code=None)
+    with serving(partial(answer, None if seed is None else random.Random(seed))) as address:
+        project.write({"train.py": PROGRAM, "stoker.toml": STACK.format(address=f"http://{address}")})
+        done = project.stoker("plan", "train.py", "--json", code=None)
     document = json.loads(done.stdout)
     errors = [one for one in document["findings"] if one["level"] == "error"]
     assert (done.returncode, errors) == (0, []), done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -47,37 +45,6 @@ def test_an_error_is_told_with_the_drivers_names(box: Box) -> None:
     assert error["message"] == "as it should"
     assert str(box.package.root / "inner/steps.py") in error["place"]
     assert "stoker-code-" not in error["traceback"]
-
-
-def test_a_signal_reaches_the_step(box: Box) -> None:
-    process = box.start(box.spec("slow"))
-    assert process.stdout is not None
-    seen = []
-    while "slow\n" not in seen:
-        seen.append(process.stdout.readline())
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=60)
-    assert "ended" in lines(stdout)
-    assert box.result()["cause"] == "cancelled"
-    assert process.returncode == 1
-
-
-def test_a_worker_that_dies_leaves_word_of_how(box: Box) -> None:
-    process = box.start(box.spec("dies"))
-    process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGABRT
-    exited = box.result()["exited"]
-    assert exited["signal"] == signal.SIGABRT
-    assert "oom" not in exited
-
-
-def test_what_a_step_leaves_behind_is_ended_with_it(box: Box) -> None:
-    process = box.start(box.spec("leaves_a_child"))
-    began = time.monotonic()
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert time.monotonic() - began < 30
-    assert box.result()["left"] == 1
 
 
 def test_a_package_that_is_not_there_is_told_as_a_result(box: Box) -> None:

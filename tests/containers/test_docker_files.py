@@ -109,10 +109,11 @@ def anns_image(engine: Engine, base_image: str) -> str:
     [
         ("base", "", None),
         ("base", "4711:4712", None),
-        ("base", None, "4711"),
-        ("anns", "", None),
         ("anns", "ann:4712", "5000"),
-        ("anns", "image", None),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("base", None, "4711"), ("anns", "", None), ("anns", "image", None))
+        ),
     ],
 )
 def test_a_container_sees_its_own_job_and_nothing_else_of_the_home(
@@ -173,7 +174,7 @@ def test_a_user_who_may_not_give_files_away_has_them_back_by_the_engine(
     assert names(engine) == []
 
 
-@pytest.mark.parametrize("link", [False, True], ids=["other bytes", "a link"])
+@pytest.mark.parametrize("link", [False, pytest.param(True, marks=pytest.mark.long)], ids=["other bytes", "a link"])
 def test_what_is_not_what_its_name_says_does_not_reach_the_store(private: Bench, link: bool) -> None:
     root = Path(private.site.scratch).parent
     status = private.over(private.backend(), private.job("forges", inputs={"root": str(root), "link": link}))

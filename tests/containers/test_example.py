@@ -50,12 +50,6 @@ def test_it_is_rendered(example: Any) -> None:
     assert files["load"] == files["evaluate"] != files["train"]
 
 
-def test_its_stack_changes_nothing_for_other_examples(example: Any) -> None:
-    found = {stack["name"]: stack for stack in json.loads(example.stoker("stacks", "--json").stdout)}
-    assert found["local"]["current"] and not found["containers"]["current"]
-    assert found["containers"]["orchestrator"]["flavor"] == "docker"
-
-
 def test_the_small_pipeline_runs_in_containers(example: Any, engine: Engine, base_image: str) -> None:
     def ran(image: str) -> str:
         words = (f"{NAME}:seven_segments", "--stack", "containers", "--set", f"docker.parent_image={image}")

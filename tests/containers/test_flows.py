@@ -40,6 +40,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_flow_runs_and_resumes_in_containers(
     project: Any, engine: Engine, base_image: str, monkeypatch: pytest.MonkeyPatch

@@ -10,12 +10,8 @@ import pytest
 from tests.containers.bench import Bench
 from tests.containers.test_docker_backend import (  # noqa: F401  # tests to run once more, with this module's engine
     test_a_gang_gets_a_network_of_its_own,
-    test_a_running_orphan_is_adopted,
     test_a_step_runs_in_a_container_and_its_output_and_lines_come_out,
-    test_an_error_of_the_step_is_told_with_its_place,
-    test_an_image_that_is_not_there_is_named,
     test_cancel_asks_first,
-    test_memory_is_a_limit_and_its_end_has_a_cause,
     test_the_result_of_an_orphan_that_is_over_is_taken,
     test_what_a_container_gets,
 )

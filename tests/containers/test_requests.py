@@ -19,7 +19,6 @@ from stoker.backends.docker import requests as containers
 from stoker.backends.docker.backend import DockerBackend, device_files
 from stoker.backends.docker.check import check
 from stoker.backends.docker.engines import Engine, EngineGone
-from stoker.backends.docker.leftovers import _left_text
 from stoker.backends.docker.requests import EngineFacts, container_requests, warm_request
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.codec import to_json
@@ -142,17 +141,6 @@ def test_the_request_is_this_one(case: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert json.loads(text) == json.loads(path.read_text())
-
-
-def test_a_container_without_devices_is_given_none_even_by_a_default_runtime() -> None:
-    made = request(job())
-    assert "NVIDIA_VISIBLE_DEVICES=void" in made["Env"]
-    assert "CUDA_VISIBLE_DEVICES=" in made["Env"]
-    assert "DeviceRequests" not in made["HostConfig"]
-
-
-def test_a_rootless_engines_root_is_the_person() -> None:
-    assert request(job(), facts=EngineFacts(rootless=True, user="1000:1000"))["User"] == "0:0"
 
 
 def test_selinux_does_not_stand_between_a_step_and_its_files() -> None:
@@ -315,10 +303,6 @@ def test_amd_devices_are_files_found_by_their_id(tmp_path: Path) -> None:
     assert device_files(held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD136")
 
 
-def test_amd_devices_without_an_id_go_by_their_number(tmp_path: Path) -> None:
-    assert device_files(lease("amd", "0").held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD128")
-
-
 def test_an_amd_device_that_the_kernel_does_not_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="does not list"):
         device_files(lease("amd", "GPU-0000000000000001").held, topology(tmp_path))
@@ -376,12 +360,6 @@ def test_what_was_read_before_a_break_is_passed_over() -> None:
     reader.restart()
     lines, _ = told(reader, ("stdout", b"on"), ("stdout", b"e\ntwo\nthree\n"))
     assert lines == [("stdout", "two"), ("stdout", "three")]
-
-
-def test_one_container_that_stays_is_said_in_the_singular() -> None:
-    assert _left_text("r1", [False]).startswith("1 container of run r1 stays, running: ")
-    assert "`stoker resume r1` adopts it" in _left_text("r1", [True])
-    assert _left_text("r1", [True, False]).startswith("2 containers of run r1 stay, 1 of them running: ")
 
 
 def test_an_engine_that_is_not_there_is_said_in_the_systems_words() -> None:

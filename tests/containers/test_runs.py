@@ -99,12 +99,7 @@ def names(engine: Engine, *more: str) -> list[str]:
     return engine.run("ps", *more, "--format", "{{.Names}}").stdout.split()
 
 
-@pytest.mark.parametrize(
-    "over", [False, pytest.param(True, marks=pytest.mark.long)], ids=["still running", "over meanwhile"]
-)
-def test_resume_takes_over_what_a_killed_driver_left(
-    containers: Any, engine: Engine, base_image: str, over: bool
-) -> None:
+def test_resume_takes_over_what_a_killed_driver_left(containers: Any, engine: Engine, base_image: str) -> None:
     flag = containers.folder / "flags" / "flag"
     containers.write({"long.py": LONG.replace("BASE", base_image)})
     driver = subprocess.Popen(
@@ -121,12 +116,6 @@ def test_resume_takes_over_what_a_killed_driver_left(
     assert names(engine) == [container]
     held = containers.stoker("devices", "--simulate", "1xH100", "--json").stdout
     assert json.loads(held)["leases"], "the device is the container's, whoever started it"
-    if over:
-        flag.write_text("")
-        until(lambda: names(engine) == [])
-        flag.unlink()
-    else:
-        until(lambda: names(engine))
     run = json.loads(containers.stoker("runs", "--json").stdout)[0]["id"]
     resumed = subprocess.Popen(
         [str(Path(sys.executable).with_name("stoker")), "resume", run],
@@ -136,8 +125,7 @@ def test_resume_takes_over_what_a_killed_driver_left(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if not over:
-        flag.write_text("")
+    flag.write_text("")
     output = resumed.communicate(timeout=120)[0]
     assert resumed.returncode == 0, output
     assert names(engine, "--all") == []
@@ -170,7 +158,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("over", [False, True], ids=["still running", "over meanwhile"])
+@pytest.mark.parametrize(
+    "over", [pytest.param(False, marks=pytest.mark.long), True], ids=["still running", "over meanwhile"]
+)
 def test_what_resume_takes_over_is_the_same_attempt_with_all_its_lines(
     containers: Any, engine: Engine, base_image: str, over: bool
 ) -> None:

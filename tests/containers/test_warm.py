@@ -9,19 +9,12 @@ from typing import Any
 import attrs
 import pytest
 from tests.containers.bench import CODE, Bench, names
-from tests.containers.test_docker_backend import (
-    test_a_child_killed_for_memory_does_not_make_a_step_fail_that_goes_on as test_a_child_killed_for_memory,
-)
 from tests.containers.test_docker_backend import (  # noqa: F401  # the same tests, with this file's bench
     test_a_container_that_somebody_removes_is_lost,
-    test_an_error_of_the_step_is_told_with_its_place,
-    test_an_exit_code_survives,
-    test_an_image_that_is_not_there_is_named,
     test_an_image_without_a_worker_is_refused_with_what_it_said,
     test_cancel_asks_first,
     test_cancel_insists_when_the_grace_is_over,
     test_closing_leaves_no_container,
-    test_files_belong_to_whoever_started_the_run,
     test_memory_is_a_limit_and_its_end_has_a_cause,
     test_submitting_twice_starts_once,
 )
@@ -44,8 +37,6 @@ from stoker.core.settings import ResourceSettings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.checkpoints import Checkpoints
-
-assert test_a_child_killed_for_memory is not None
 
 TRACES = '''
 import hashlib, subprocess

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.images.tokenserver import reply, serving
 from tests.servers.containers import Engine, running_registry
+from tests.servers.loopback import reply, serving
 from tests.servers.postgres import free_port
 
 from stoker.core.errors import BackendError, SettingsError, UsageError

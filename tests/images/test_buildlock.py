@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import attrs
 import pytest
 from tests.servers.containers import Engine
+from tests.servers.loopback import Request, reply, serving
 
 from stoker.images import buildlock
 from stoker.images import engine as engines
@@ -31,40 +32,31 @@ print("reused" if built.reused else "built", built.reference, flush=True)
 """
 
 
+@attrs.define
 class Gate:
     """A server whose answer a build waits for."""
 
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.asked = threading.Event()
-        gate = self
+    address: str = ""
+    open: threading.Event = attrs.field(factory=threading.Event)
+    asked: threading.Event = attrs.field(factory=threading.Event)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                gate.asked.set()
-                gate.open.wait(120)
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def answer(self, request: Request) -> None:
+        self.asked.set()
+        self.open.wait(120)
+        reply(request, 200)
 
     def dockerfile(self, name: str) -> str:
         """A build that takes until the gate is open."""
-        call = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{self.server.server_port}/')"
+        call = f"import urllib.request; urllib.request.urlopen('http://{self.address}/')"
         return f'FROM localhost/stoker-base:1\nENV NAME={name}\nRUN python3 -c "{call}"\n'
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
     made = Gate()
-    yield made
-    made.open.set()
-    made.server.shutdown()
-    made.server.server_close()
+    with serving(made.answer) as made.address:
+        yield made
+        made.open.set()
 
 
 class User:

@@ -20,7 +20,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.images.tokenserver import reply, serving
+from tests.servers.loopback import reply, serving
 
 from stoker.images.facts import ARCHITECTURES, MACHINES, architecture_of, created_of, read
 from stoker.images.layers import LayerCache, LayerReading

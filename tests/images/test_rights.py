@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 from tests.images.test_registry import HTPASSWD, config, login, put
-from tests.images.tokenserver import reply, serving, token_registry
+from tests.images.tokenserver import token_registry
 from tests.servers.containers import running_registry
+from tests.servers.loopback import reply, serving
 
 from stoker.core.errors import BackendError
 from stoker.core.secret import Secret

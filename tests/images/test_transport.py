@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlparse
 
 import attrs
 import pytest
-from tests.images.tokenserver import reply, serving
+from tests.servers.loopback import reply, serving
 
 from stoker.images.registry import check_push, inspect
 from stoker.images.transport import RegistryRefused

@@ -1,4 +1,4 @@
-"""A registry that asks for tokens, and the server that grants them, on loopback; and registries that mean no good.
+"""A registry that asks for tokens, and the server that grants them, on loopback.
 
 https://distribution.github.io/distribution/spec/auth/token/: a request without a token is refused with the address of
 the token server; that one grants the part of the scope which the login has, and the registry refuses what is lacking.
@@ -10,14 +10,11 @@ import base64
 import contextlib
 import http.server
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qs, urlparse
 
 import attrs
-
-Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+from tests.servers.loopback import reply, serving
 
 
 @attrs.define
@@ -36,49 +33,6 @@ class TokenRegistry:
     """Token → (its actions, how often it is taken yet)."""
     create: bool = True
     """Whether a push makes a repository that is not there."""
-
-
-@contextlib.contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """`host:port` of a server on loopback that answers every request so."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                answer(self)
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("do_"):
-                return self.answer
-            raise AttributeError(name)
-
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def reply(
-    request: http.server.BaseHTTPRequestHandler,
-    status: int,
-    body: bytes = b"",
-    headers: Mapping[str, str] | None = None,
-) -> None:
-    request.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-        request.send_header(name, value)
-    request.end_headers()
-    if request.command != "HEAD":
-        request.wfile.write(body)
 
 
 @contextlib.contextmanager

@@ -24,10 +24,15 @@ role = "arn:aws:iam::123456789012:role/training"
 @pytest.mark.parametrize(
     ("region", "image"),
     [
-        ("us-east-1", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1"),
-        ("eusc-de-east-1", "123456789012.dkr.ecr.eusc-de-east-1.amazonaws.eu/train:1"),
-        ("us-west-2", "123456789012.dkr-ecr.us-west-2.on.aws/train:1"),
         ("us-gov-west-1", "123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com/train@sha256:" + 64 * "0"),
+        *(
+            pytest.param(region, f"123456789012.{host}/train:1", marks=pytest.mark.long)
+            for region, host in (
+                ("us-east-1", "dkr.ecr.us-east-1.amazonaws.com"),
+                ("eusc-de-east-1", "dkr.ecr.eusc-de-east-1.amazonaws.eu"),
+                ("us-west-2", "dkr-ecr.us-west-2.on.aws"),
+            )
+        ),
     ],
 )
 def test_an_account_that_does_not_answer_refuses_nothing(project: Any, region: str, image: str) -> None:

@@ -93,6 +93,7 @@ def test_a_killed_driver_resumed(project: Any, double: Double, python: str, tmp_
     until(double.is_empty)
 
 
+@pytest.mark.long
 def test_a_killed_driver_that_nobody_resumes(
     project: Any, double: Double, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,24 +111,20 @@ def test_a_killed_driver_that_nobody_resumes(
     assert not double.calls("down")
 
 
-def test_cancelling_what_a_killed_driver_left(project: Any, double: Double, python: str, tmp_path: Path) -> None:
-    driver = started(project, double, python, tmp_path)
-    driver.kill()
-    driver.wait()
-    [run] = project.client().runs()
-    project.stoker("cancel", run.id, timeout=120.0)
-    until(double.is_empty)
-    assert double.calls("down")
-
-
-def test_gc_takes_down_what_nobody_continues(project: Any, double: Double, python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("cancel", "last"), pytest.param(("gc", "--force"), marks=pytest.mark.long)], ids=["cancel", "gc"]
+)
+def test_what_a_killed_driver_left_is_taken_down_when_asked(
+    project: Any, double: Double, python: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     driver = started(project, double, python, tmp_path)
     driver.kill()
     driver.wait()
     kept = project.stoker("gc", timeout=120.0)
     assert len(double.clusters()) == 1, kept.stdout
-    project.stoker("gc", "--force", timeout=120.0)
+    project.stoker(*words, timeout=120.0)
     until(double.is_empty)
+    assert double.calls("down")
 
 
 def test_a_step_is_entered_and_the_run_is_interrupted(
