@@ -55,7 +55,7 @@ from stoker.settings.options import (
 if TYPE_CHECKING:
     from stoker.backends.aws.secrets import SecretsManagerSettings
     from stoker.core.costs import PriceList
-    from stoker.images.builders.base import BuilderChoice
+    from stoker.images.builders import BuilderChoice
     from stoker.images.registries import ContainerRegistry
 
 T = TypeVar("T")
@@ -530,8 +530,7 @@ def _registry(value: Any) -> ContainerRegistry:
 
 
 def _builder(value: Any) -> BuilderChoice:
-    from stoker.images.builders.base import choose
-    from stoker.images.builders.registry import BUILDERS
+    from stoker.images.builders import BUILDERS, choose
 
     return choose(value, BUILDERS.load)
 

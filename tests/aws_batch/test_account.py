@@ -16,7 +16,8 @@ from tests.servers.s3 import S3, running
 
 from stoker.backends.aws import api as awssettings
 from stoker.backends.aws.outside import STORE, policy, trust_policy
-from stoker.backends.aws_batch import outside, registration
+from stoker.backends.aws_batch import client as outside
+from stoker.backends.aws_batch import registration
 from stoker.backends.aws_batch.client import prove, read_account
 from stoker.backends.aws_batch.queues import QueueChoice, choose
 from stoker.backends.aws_batch.settings import BatchSettings

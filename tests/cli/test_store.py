@@ -19,7 +19,7 @@ from stoker.core.errors import DamagedArtifact, InfrastructureError
 from stoker.core.protocol import FunctionSource
 from stoker.core.questions import Questions
 from stoker.images import context
-from stoker.images.locks import LockStore
+from stoker.images.resolving import LockStore
 from stoker.plan.locking import Locking
 from stoker.run.building import Builder
 from stoker.store import artifacts

@@ -16,8 +16,7 @@ from stoker.backends.base import messages
 from stoker.backends.base.channel import Reader
 from stoker.backends.base.messages import contents, credentials
 from stoker.backends.docker import requests as containers
-from stoker.backends.docker.backend import DockerBackend, device_files
-from stoker.backends.docker.check import check
+from stoker.backends.docker.backend import DockerBackend, check, device_files
 from stoker.backends.docker.engines import Engine, EngineGone
 from stoker.backends.docker.requests import EngineFacts, container_requests, warm_request
 from stoker.backends.docker.settings import ContainerSettings

@@ -21,11 +21,12 @@ from tests.containers.test_docker_backend import (  # noqa: F401  # the same tes
 from tests.servers.containers import Engine
 
 from stoker.backends.base.machine import machine_capacity
-from stoker.backends.docker.jobfiles import LABELS, job_files
-from stoker.backends.docker.warmfiles import (
+from stoker.backends.docker.jobfiles import (
     CHECKPOINTS_LABEL,
     CONTAINER_LABEL,
+    LABELS,
     empty,
+    job_files,
     make_folders_of,
     put_job,
     settle,

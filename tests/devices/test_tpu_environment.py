@@ -116,7 +116,7 @@ def test_skypilot_is_asked_for_one_slice() -> None:
 
 @pytest.mark.parametrize("kind", ["tpu-v5e:8", "Gaudi2:8"])
 def test_a_container_of_this_machine_gets_none(kind: str) -> None:
-    from stoker.backends.docker.check import check
+    from stoker.backends.docker.backend import check
     from stoker.backends.docker.settings import ContainerSettings
     from stoker.core.plan import Capacity
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.errors import SettingsError
-from stoker.images.builders.base import BuildOrder, RenderedBuild, check_options, choose
-from stoker.images.builders.registry import BUILDERS
+from stoker.images.builders import BUILDERS, BuildOrder, RenderedBuild, check_options, choose
 
 EXPECTED = Path(__file__).with_name("expected") / "builders"
 ORDER = BuildOrder(

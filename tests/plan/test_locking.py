@@ -20,7 +20,7 @@ from stoker.core.packages import Lock, Resolution
 from stoker.core.questions import Questions
 from stoker.core.resources import ResourceSettings
 from stoker.devices.probe import parse_simulation
-from stoker.images.locks import LockStore, file_text, read_file
+from stoker.images.resolving import LockStore, file_text, read_file
 from stoker.images.spec import spec_of, with_lock
 from stoker.plan.locking import Locking
 from stoker.plan.preflight import Surroundings, judge

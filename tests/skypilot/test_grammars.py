@@ -20,9 +20,9 @@ from tests.skypilot.answers import ANSWERS, thinned
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.skypilot import catalog
+from stoker.backends.skypilot.backend import numbers
 from stoker.backends.skypilot.catalog import gpu_memory, number, offers
 from stoker.backends.skypilot.command import GONE, UP, WAITING, SkyCommand, state_of_cluster, state_of_managed
-from stoker.backends.skypilot.outside import numbers
 from stoker.backends.skypilot.settings import SkypilotSettings, count_of
 from stoker.core.errors import SettingsError
 

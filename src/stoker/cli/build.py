@@ -32,13 +32,12 @@ from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.images import engine as engines
 from stoker.images.build import LABEL, BuiltImage
-from stoker.images.builders.base import CONTEXT, DOCKERFILE, BuildOrder, RenderedBuild, check_options
-from stoker.images.builders.registry import BUILDERS
+from stoker.images.builders import BUILDERS, CONTEXT, DOCKERFILE, BuildOrder, RenderedBuild, check_options
 from stoker.images.dockerfile import assignment, dockerfile, pin_images
 from stoker.images.facts import VERSION_FACTS, ImageInspection
 from stoker.images.layers import LayerCache, LayerReading, planned_reading
-from stoker.images.locks import LockStore
 from stoker.images.registry import examine
+from stoker.images.resolving import LockStore
 from stoker.plan.locking import Locking
 from stoker.plan.planner import refuse
 from stoker.report.streams import echo, say

@@ -32,7 +32,7 @@ from stoker.core.units import duration_text
 from stoker.core.words import count_text
 from stoker.images import context
 from stoker.images.dockerfile import is_definition
-from stoker.images.locks import file_text, parse, read_file
+from stoker.images.resolving import file_text, parse, read_file
 from stoker.plan.plandoc import given_settings
 from stoker.report.streams import echo, say
 from stoker.run import driver

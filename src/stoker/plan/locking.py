@@ -22,9 +22,8 @@ from stoker.core.plan import StepPlan, reporter_of
 from stoker.core.questions import NoAnswer, Questions
 from stoker.images.build import PYTHON, check
 from stoker.images.dockerfile import ImageSpec
-from stoker.images.locks import LockStore, indexes, parse
 from stoker.images.parents import is_official
-from stoker.images.resolving import LockRequest, resolve
+from stoker.images.resolving import LockRequest, LockStore, indexes, parse, resolve
 from stoker.images.spec import is_bare, spec_of
 from stoker.images.wheel import worker_requirements
 from stoker.plan.requirements import Requirement, Requirements, numbers, requirement

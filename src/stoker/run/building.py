@@ -49,7 +49,7 @@ from stoker.worker.secrets import read
 if TYPE_CHECKING:
     from stoker.backends.base.pulling import Puller
     from stoker.images.build import BuiltImage, LockOf, WantedImage
-    from stoker.images.builders.base import BuilderChoice, ImageBuilder
+    from stoker.images.builders import BuilderChoice, ImageBuilder
     from stoker.images.dockerfile import ImageSpec
     from stoker.images.engine import ImageEngine
     from stoker.images.registries import ContainerRegistry
@@ -191,7 +191,7 @@ class Builder:
     def build(self, place: ImagePlace, docker: DockerSettings | None) -> BuiltImage:
         """An image, which is there afterwards, also at the repository of the place."""
         from stoker.images.build import image_for
-        from stoker.images.builders.registry import BUILDERS
+        from stoker.images.builders import BUILDERS
 
         with self.engine_for(place) as (local_engine, environ):
             builder = BUILDERS.load(self._builder.flavor) if self._builder is not None and place.push else None
@@ -317,8 +317,7 @@ class Builder:
             return [_push_not_checked(place, reporter_of(step).where, error)]
 
     def _push_findings(self, step: StepPlan, place: ImagePlace) -> Iterator[Finding]:
-        from stoker.images.builders.base import check_options
-        from stoker.images.builders.registry import BUILDERS
+        from stoker.images.builders import BUILDERS, check_options
         from stoker.images.registry import check_push
         from stoker.images.transport import RegistryUnreachable
 

@@ -352,7 +352,7 @@ class Session:
     def locking(self) -> Locking:
         """The locks of what images install; they are kept in the stack's home."""
         if self._locking is None:
-            from stoker.images.locks import LockStore
+            from stoker.images.resolving import LockStore
             from stoker.plan.locking import Locking
 
             self._locking = Locking(LockStore(self.stack.home), self.questions, upgrade=self.request.upgrade)

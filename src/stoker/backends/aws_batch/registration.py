@@ -56,11 +56,11 @@ SETUP: Final = StackSetup(
         "image": "The image of steps that name none; empty for plain Python",
     },
     complete=complete_region,
-    suggest=later("stoker.backends.aws_batch.outside:suggest"),
+    suggest=later("stoker.backends.aws_batch.client:suggest"),
     usual=usual_region,
     name=lambda region: f"batch-{region}",
     store="The artifact store, a bucket that steps reach: s3://BUCKET/PREFIX",
-    prepare=later("stoker.backends.aws_batch.outside:prepare"),
+    prepare=later("stoker.backends.aws_batch.client:prepare"),
 )
 
 
@@ -84,12 +84,12 @@ BATCH: Final = Backend(
         files=("~/.aws/credentials", "~/.aws/config"),
         variables=("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
     ),
-    probe=later("stoker.backends.aws_batch.outside:probe"),
+    probe=later("stoker.backends.aws_batch.client:probe"),
     setup=SETUP,
-    left_jobs=of_parts("stoker.backends.aws_batch.outside:left_jobs"),
-    end_left=of_parts("stoker.backends.aws_batch.outside:end_left"),
-    leftovers=of_parts("stoker.backends.aws_batch.outside:sweep_accounts"),
-    end_recorded=later("stoker.backends.aws_batch.outside:end_recorded"),
+    left_jobs=of_parts("stoker.backends.aws_batch.client:left_jobs"),
+    end_left=of_parts("stoker.backends.aws_batch.client:end_left"),
+    leftovers=of_parts("stoker.backends.aws_batch.client:sweep_accounts"),
+    end_recorded=later("stoker.backends.aws_batch.client:end_recorded"),
     beside=beside,
     timer=later("stoker.backends.aws_batch.timers:timer"),
 )

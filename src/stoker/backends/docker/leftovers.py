@@ -14,19 +14,25 @@ import attrs
 
 from stoker.backends.base.backend import LeftJob, Leftover, Sweep
 from stoker.backends.docker.engines import Engine, engine_address
-from stoker.backends.docker.jobfiles import clear, job_files, labels_of, name_of, saved_results, went_well, write_result
-from stoker.backends.docker.requests import ENGINE_LABEL, HOME_LABEL, LABEL, STORE_LABEL
-from stoker.backends.docker.warm import remove_dead
-from stoker.backends.docker.warmfiles import (
+from stoker.backends.docker.jobfiles import (
     CONTAINER_LABEL,
     ORDER_LABEL,
+    clear,
     files_of_labels,
+    job_files,
+    labels_of,
+    name_of,
     present_job,
     present_result,
+    saved_results,
     settle,
     take_order_back,
     was_begun,
+    went_well,
+    write_result,
 )
+from stoker.backends.docker.requests import ENGINE_LABEL, HOME_LABEL, LABEL, STORE_LABEL
+from stoker.backends.docker.warm import remove_dead
 from stoker.core.errors import BackendError
 from stoker.core.protocol import RESULT
 from stoker.core.words import count_text

@@ -17,16 +17,18 @@ import attrs
 from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
 from stoker.backends.base.overlays import Mount
-from stoker.backends.docker.jobfiles import GANG, JobFiles, job_files
-from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
-from stoker.backends.docker.warmfiles import (
+from stoker.backends.docker.jobfiles import (
     CHECKPOINTS_LABEL,
     CONTAINER_LABEL,
+    GANG,
     WORKER,
+    JobFiles,
     WarmFiles,
+    job_files,
     warm_files,
     warm_name,
 )
+from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
 from stoker.core.codec import to_json
 from stoker.core.orders import BootSpec, PoolSpec
 from stoker.core.plan import Job, Site, StepPlan

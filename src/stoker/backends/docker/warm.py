@@ -1,7 +1,7 @@
 """Containers that stay for a run and take its steps one after another, each in a fresh process; and each such attempt.
 
 One step of small work costs a container's whole life otherwise: creating, starting, importing, removing. The first
-process of such a container is `worker.pool`, the folder of its pool is mounted (`warmfiles`), and it has one worker, so
+process of such a container is `worker.pool`, the folder of its pool is mounted (`jobfiles`), and it has one worker, so
 that a container's limits are those of one step. Steps with equal requests share containers; a fan-out takes several.
 
 An attempt has a thread of its own, as `attempt` has it, which takes an idle container of the step's shape, or creates
@@ -23,7 +23,28 @@ import attrs
 from stoker.backends.base.channel import Channel, Reader
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
 from stoker.backends.docker.engines import End, Engine
-from stoker.backends.docker.jobfiles import JobFiles, Owner, clear, collect, give, names_in_job, open_to_all
+from stoker.backends.docker.jobfiles import (
+    ORDER_LABEL,
+    JobFiles,
+    Owner,
+    WarmFiles,
+    WorkerNotes,
+    clear,
+    clear_warm,
+    collect,
+    give,
+    make_folders_of,
+    move_out,
+    names_in_job,
+    number_of,
+    open_to_all,
+    ordered,
+    present_result,
+    put_job,
+    put_order,
+    settle,
+    take_order_back,
+)
 from stoker.backends.docker.lifecycle import (
     AttemptThread,
     Output,
@@ -35,21 +56,6 @@ from stoker.backends.docker.lifecycle import (
     read_to_end,
     start_container,
     take_files_back,
-)
-from stoker.backends.docker.warmfiles import (
-    ORDER_LABEL,
-    WarmFiles,
-    WorkerNotes,
-    clear_warm,
-    make_folders_of,
-    move_out,
-    number_of,
-    ordered,
-    present_result,
-    put_job,
-    put_order,
-    settle,
-    take_order_back,
 )
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, StoreError
