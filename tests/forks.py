@@ -253,6 +253,9 @@ def main() -> None:
     """The server's program: the descriptor of its socket is its only argument."""
     for name in IMPORTED:
         importlib.import_module(name)
+    config = sys.modules["stoker.config"]
+    for name in config.__all__:
+        getattr(config, name)
     gc.collect()
     gc.freeze()
     request = None

@@ -13,12 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forks
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 PROGRAM = """
-import json, sys
+import ctypes, json, os, sys
 from pathlib import Path
+
+import pynvml
+
+library = os.environ["FAKE_NVML_LIBRARY"]
+if os.path.getsize(library):
+    ctypes.CDLL(library)  # which is found by its name from now on
+else:
+    def missing(name):
+        raise OSError(name)
+
+    pynvml.CDLL = missing  # also on a machine that has the driver's
 
 import attrs
 
@@ -98,16 +110,23 @@ class Machine:
         return {**self.environment, **driver}
 
     def probe(self, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """What `probe` and `processes` find, in a process of its own."""
-        finished = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(self.root)],
-            env={**self.variables(), **(environment or {})},
-            cwd=os.path.dirname(self.root),
-            capture_output=True,
-            text=True,
-            check=False,
+        """What `probe` and `processes` find, in a process of its own, which is forked from one that has Stoker."""
+        program = self.commands.parent / "look.py"
+        program.write_text(PROGRAM)
+        finished = forks.run(
+            [sys.executable, str(program), str(self.root)],
+            cwd=program.parent,
+            env={
+                **{name: value for name, value in os.environ.items() if forks.STARTS.match(name)},
+                **self.environment,
+                "FAKE_NVML_SCENARIO": str(self.scenario),
+                "FAKE_NVML_LIBRARY": str(self.folder / "libnvidia-ml.so.1"),
+                **(environment or {}),
+            },
+            input="",
             timeout=120,
         )
+        assert finished is not None
         assert finished.returncode == 0, finished.stderr
         assert not finished.stderr
         found: dict[str, Any] = json.loads(finished.stdout)

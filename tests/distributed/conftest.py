@@ -37,18 +37,21 @@ import os, runpy, sys
 import torch.distributed, torch.nn.parallel, torch.utils.data
 
 count = int(os.environ["STOKER_PROCESSES_PER_NODE"])
+node = int(os.environ["STOKER_NODE_RANK"])
 worker = sys.argv[sys.argv.index("-m") + 1:]
 ranks = []
 for rank in range(count):
     ranks.append(os.fork())
     if ranks[-1] == 0:
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
-                          GROUP_RANK="0", TORCHELASTIC_USE_AGENT_STORE="True")
+        os.environ.update(RANK=str(node * count + rank), WORLD_SIZE=os.environ["STOKER_NUM_PROCESSES"],
+                          LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count), GROUP_RANK=str(node),
+                          TORCHELASTIC_USE_AGENT_STORE="True")
         sys.argv = worker
         runpy.run_module(worker[0], run_name="__main__", alter_sys=True)
         sys.exit()
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-store = torch.distributed.TCPStore(*address, is_master=True, wait_for_workers=False)  # as torchrun does
+if node == 0:
+    store = torch.distributed.TCPStore(*address, is_master=True, wait_for_workers=False)  # as torchrun does
 codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
 sys.exit(max(code if code >= 0 else 128 - code for code in codes))
 """
@@ -67,7 +70,7 @@ def plain(count, **more):
     return Command([sys.executable, "spawn.py"], num_processes=count, **more)
 
 def forked(count=2, **more):
-    return Command([sys.executable, "forked.py"], num_processes=count, **{"hang_after": "6s", **more})
+    return Command([sys.executable, "forked.py"], num_processes=count, **{"hang_after": "3s", **more})
 
 def meet(name, count=None, folder=Path("meetings")):
     '''Wait until all ranks are here; without torch.'''

@@ -19,14 +19,14 @@ from tests.engine.conftest import Lab
 GROUPS = {group: list(rows) for group, rows in itertools.groupby(FAILURES, lambda row: row.group)}
 ALWAYS = frozenset(
     {
-        *("uneven", "uneven_ddp", "sizes", "order", "slow_data", "stuck_data", "unpicklable", "functional"),
-        *("never_joins", "other_size", "same_rank", "busy_port", "import_on_one", "launcher_refuses"),
-        *("raises_slowly", "segfault", "killed", "leaves", "no_memory", "worker_killed", "file_lock", "not_kept"),
+        *("uneven_ddp", "sizes", "slow_data", "slow_data_ddp", "functional"),
+        *("never_joins", "same_rank", "launcher_refuses"),
+        *("raises_slowly", "killed", "worker_killed", "file_lock", "not_kept"),
     }
 )
-"""Rows of `make test`."""
-BY_TORCHRUN = frozenset({"uneven_ddp", "sizes", "killed"})
-"""Those of them whose ranks torchrun starts there, too: one returns, all raise, one is killed."""
+"""Rows of `make test`: one of each kind of evidence."""
+BY_TORCHRUN = frozenset({"sizes", "killed"})
+"""Those of them whose ranks torchrun starts there, too: all raise, one is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,9 @@ def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
     (begin,) = [number for number, line in enumerate(lines) if line.startswith(f"{row.name} failed")]
     assert lines.index("", begin) - begin <= 10, "it fits on the screen"
     assert not any("distributed/elastic" in line for line in lines if line.startswith(f"{row.name} "))
+    if row.name == "slow_data_ddp":
+        stacks = failure.stacks
+        assert set(stacks) == {0, 1} and "in tokenize" in stacks[1] and "in tokenize" not in stacks[0]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.distributed.conftest import FORKED
 
 from stoker.backends.base import messages
 from stoker.backends.base.messages import gang_task
@@ -39,10 +40,10 @@ SCRIPT = """
     from pathlib import Path
 
     from stoker import context, pipeline, step
-    from stoker.config import ResourceSettings, Retry, Torchrun
+    from stoker.config import Command, ResourceSettings, Torchrun
 
     TWO = ResourceSettings(nodes=2, cpu_count=0.1)
-    HOW = os.environ.get("HOW", "")
+    FOUR = ResourceSettings(nodes=2, gpu_count=2)
 
     def agent():
         '''The process that speaks for this node: the parent of the rank's watcher.'''
@@ -52,7 +53,7 @@ SCRIPT = """
     def plain() -> dict:
         return {"rank": context.rank, "node": context.node, "nodes": context.nodes, "world": context.world_size}
 
-    @step(resources=TWO, launch={"launcher": "torchrun", "processes_per_node": 2, "outputs": "all"}, cache=False)
+    @step(resources=TWO, launch={"launcher": "torchrun", "processes_per_node": 1, "outputs": "all"}, cache=False)
     def ranks() -> dict:
         import torch
         import torch.distributed as dist
@@ -64,56 +65,56 @@ SCRIPT = """
         return {"rank": context.rank, "node": context.node, "sum": int(total)}
 
     @step(resources=TWO, cache=False, launch={"launcher": "single", "outputs": "all"})
-    def everybody() -> int:
+    def one_is_slow(who: int) -> int:
+        if context.node == who:
+            time.sleep(2)
         return 10 * context.node
 
     @step
     def show(x: object) -> None:
         print("shown:", x)
 
-    @step(resources=ResourceSettings(nodes=3, cpu_count=0.1), cache=False, retry=Retry(int(HOW == "once")))
-    def faulty() -> int:
-        Path(f"{context.node}.pid").write_text(f"{os.getpid()} {os.getppid()} {agent()}")
-        while len(list(Path(".").glob("*.pid"))) < 3:
-            time.sleep(0.01)
-        if context.node == int(os.environ.get("WHO", "1")) and (HOW != "once" or context.attempt == 1):
-            if HOW in ("raise", "once"):
-                raise ValueError("the culprit")
-            if HOW == "kill":
-                os.kill(os.getpid(), 9)
-            if HOW == "node":
-                os.kill(agent(), 9)
-        elif HOW != "once" or context.attempt == 1:
-            time.sleep(300)
-        return context.attempt
-
-    FOUR = ResourceSettings(nodes=2, gpu_count=2)
-
-    @step(resources=FOUR, cache=False, launch={"launcher": "single", "outputs": "all"})
-    def with_devices() -> list:
-        return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-
-    @step(resources=TWO, cache=False, launch={"launcher": "single", "outputs": "all"})
-    def one_is_slow() -> int:
-        if context.node == int(os.environ.get("WHO", "1")):
-            time.sleep(8)
-        return context.node
-
-    @pipeline
-    def slowly():
-        one_is_slow()
-
     @pipeline
     def well():
         show(plain())
         show(ranks())
-        show(everybody())
+        show(one_is_slow(0))
+        one_is_slow.with_options(name="head_is_done")(1)
 
-    @pipeline
+    @step(resources=ResourceSettings(nodes=3, cpu_count=0.1), cache=False)
+    def faulty(how: str, who: int) -> int:
+        here = f"{context.step}-{context.attempt}"
+        Path(f"{here}-{context.node}.pid").write_text(f"{os.getpid()} {os.getppid()} {agent()}")
+        while len(list(Path(".").glob(f"{here}-*.pid"))) < 3:
+            time.sleep(0.01)
+        if context.node == who and (how != "once" or context.attempt == 1):
+            if how in ("raise", "once"):
+                raise ValueError("the culprit")
+            os.kill(os.getpid() if how == "kill" else agent(), 9)
+        elif how != "once" or context.attempt == 1:
+            time.sleep(300)
+        return context.attempt
+
+    @step(resources=TWO, cache=False, retry=1)
+    def goes_on() -> list:
+        (context.checkpoint_dir / f"node {context.node} {context.attempt}").touch()
+        while len(list(context.checkpoint_dir.iterdir())) < 2:
+            time.sleep(0.01)
+        if context.attempt == 1 and context.node == 1:
+            time.sleep(0.5)
+            os.kill(agent(), 9)
+        if context.attempt == 1:
+            time.sleep(300)
+        return [context.world_size, sorted(path.name for path in context.checkpoint_dir.glob("*1"))]
+
+    @pipeline(failure_mode="continue", max_parallel=3)
     def badly():
-        faulty()
+        for how, who in (("raise", 0), ("raise", 1), ("raise", 2), ("kill", 0), ("kill", 2), ("node", 0), ("node", 2)):
+            faulty.with_options(name=f"{how}_{who}")(how, who)
+        faulty.with_options(name="once", retry=1)("once", 1)
+        goes_on()
 
-    APART = {"launcher": "torchrun", "processes_per_node": 2, "hang_after": "6s"}
+    APART = Command([sys.executable, "forked.py"], processes_per_node=2, hang_after="3s")
 
     def joined():
         import torch
@@ -142,28 +143,13 @@ SCRIPT = """
 
     @step(resources=TWO, cache=False, launch=Torchrun(nproc_per_node=2, max_restarts=1))
     def restarts() -> list:
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        if context.rank == 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            raise ConnectionError("once")
-        dist.barrier()
-        return [context.rank, int(total), os.environ["STOKER_NODE_RANK"]]
-
-    @step(resources=TWO, cache=False, retry=1)
-    def goes_on() -> list:
-        (context.checkpoint_dir / f"node {context.node} {context.attempt}").touch()
-        while len(list(context.checkpoint_dir.iterdir())) < 2:
+        times, places = os.environ["TORCHELASTIC_RESTART_COUNT"], context.checkpoint_dir
+        (places / f"{times} {context.rank}").touch()
+        while len(list(places.glob(f"{times} *"))) < context.world_size:
             time.sleep(0.01)
-        if context.attempt == 1 and context.node == 1:
-            time.sleep(0.5)
-            os.kill(agent(), 9)
-        if context.attempt == 1:
-            time.sleep(300)
-        return [context.world_size, sorted(path.name for path in context.checkpoint_dir.glob("*1"))]
+        if times == "0":
+            raise ConnectionError("once")
+        return [context.rank, context.world_size, os.environ["STOKER_NODE_RANK"]]
 
     @step(
         resources=ResourceSettings(nodes=3, cpu_count=0.1),
@@ -171,29 +157,21 @@ SCRIPT = """
         cache=False,
     )
     def elastic() -> list:
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        dist.all_reduce(total := torch.ones(1))
-        if context.rank == 0:
-            (context.checkpoint_dir / f"{time.time()}").write_text(str(int(total)))
-        dist.barrier()
-        worlds = [path.read_text() for path in sorted(context.checkpoint_dir.iterdir())]
-        if worlds == ["3"]:
-            if context.rank == 2:
-                pid = os.getpid()
-                while "forkserver" not in open(f"/proc/{pid}/cmdline").read():
-                    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-                os.kill(pid, 9)
-            time.sleep(300)
-        if worlds[-1] == "2":
-            time.sleep(300)
-        return [context.rank, context.world_size, int(os.environ["STOKER_NODE_RANK"]), worlds[-1]]
-
-    @pipeline
-    def comes_back():
-        goes_on()
+        (context.checkpoint_dir / f"{time.time()} {context.rank} {context.world_size}").touch()
+        killed = Path("killed")
+        while True:
+            since = float(killed.read_text()) if killed.exists() else 0.0
+            places = [path.name.split() for path in context.checkpoint_dir.iterdir()]
+            if sum(size == "3" and float(at) > since for at, _, size in places) >= 3:
+                if since:
+                    return [context.rank, context.world_size, int(os.environ["STOKER_NODE_RANK"])]
+                if context.rank == 2:
+                    killed.write_text(str(time.time()))
+                    pid = os.getpid()
+                    while "forkserver" not in open(f"/proc/{pid}/cmdline").read():
+                        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+                    os.kill(pid, 9)
+            time.sleep(0.05)
 
     @pipeline
     def leaves():
@@ -203,19 +181,24 @@ SCRIPT = """
     def again():
         restarts()
 
+    @step(resources=FOUR, cache=False, launch={"launcher": "single", "outputs": "all"})
+    def with_devices() -> list:
+        return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+
     @pipeline
     def devices():
-        show(with_devices())
+        with_devices()
 """
 
 
 @pytest.fixture
 def gangs(project: Any) -> Any:
-    return project.write({"gangs.py": SCRIPT})
+    return project.write({"gangs.py": SCRIPT, "forked.py": FORKED})
 
 
-def outputs(project: Any, key: str) -> Any:
-    return project.client().runs()[0].steps[key].outputs["output"].load()
+def steps(project: Any) -> Any:
+    """The steps of the newest run."""
+    return project.client().runs()[0].steps
 
 
 def everyone_is_gone(folder: Path) -> bool:
@@ -229,15 +212,16 @@ def everyone_is_gone(folder: Path) -> bool:
 
 def test_a_gang_runs_together(gangs: Any) -> None:
     gangs.stoker("run", "gangs.py:well")
-    assert outputs(gangs, "plain") == {"rank": 0, "node": 0, "nodes": 2, "world": 2}
-    assert outputs(gangs, "ranks") == [{"rank": rank, "node": rank // 2, "sum": 10} for rank in range(4)]
-    assert outputs(gangs, "everybody") == [0, 10]
+    found = steps(gangs)
+    assert found["plain"].load() == {"rank": 0, "node": 0, "nodes": 2, "world": 2}
+    assert found["ranks"].load() == [{"rank": rank, "node": rank, "sum": 3} for rank in range(2)]
+    assert found["one_is_slow"].load() == found["head_is_done"].load() == [0, 10], "who is done waits for the others"
 
 
-@pytest.mark.parametrize("who", ["0", "1"])
-def test_a_node_that_is_done_waits_for_the_others(gangs: Any, who: str) -> None:
-    gangs.stoker("run", "gangs.py:slowly", env={"WHO": who})
-    assert outputs(gangs, "one_is_slow") == [0, 1]
+def test_the_plan_says_what_nodes_are_here(gangs: Any) -> None:
+    shown = gangs.stoker("plan", "gangs.py:well")
+    assert "STK104" in shown.stdout + shown.stderr
+    assert "processes of this machine" in shown.stdout + shown.stderr
 
 
 LATE = """
@@ -255,37 +239,36 @@ if os.environ.get("STOKER_NODE_RANK") == "0" and "torch.distributed.run" in sys.
 def test_ranks_start_again_on_all_nodes_whose_numbers_torchrun_gives(gangs: Any) -> None:
     gangs.write({"late/sitecustomize.py": LATE})
     gangs.stoker("run", "gangs.py:again", env={"PYTHONPATH": str(gangs.folder / "late")})
-    assert outputs(gangs, "restarts") == [0, 4, "1"], "rank 0 of 4 is on node 1"
-    assert len(gangs.client().runs()[0].steps["restarts"].attempts) == 1
+    step = steps(gangs)["restarts"]
+    assert step.load() == [0, 4, "1"], "rank 0 of 4 is on node 1"
+    assert len(step.attempts) == 1
 
 
-def test_the_plan_says_what_nodes_are_here(gangs: Any) -> None:
-    shown = gangs.stoker("plan", "gangs.py:well")
-    assert "STK104" in shown.stdout + shown.stderr
-    assert "processes of this machine" in shown.stdout + shown.stderr
-
-
-@pytest.mark.parametrize("who", ["0", "1", "2"])
-@pytest.mark.parametrize(
-    ("how", "cause", "words"),
-    [
-        ("raise", "user-error", "the culprit"),
-        ("kill", "killed", "was ended by SIGKILL"),
-    ],
-)
-def test_the_culprit_is_named_wherever_it_ran(gangs: Any, who: str, how: str, cause: str, words: str) -> None:
-    gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": how, "WHO": who})
-    failure = gangs.client().runs()[0].steps["faulty"].failure
-    assert failure.cause == cause
-    assert words in failure.message
-    assert json.loads(gangs.rows("SELECT error FROM attempts")[0]["error"])["rank"] == int(who)
+def test_the_culprit_is_named_wherever_it_ran_and_another_attempt_meets_no_ghost(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:badly", code=1)
+    found = steps(gangs)
+    for name, cause, words, rank in (
+        *((f"raise_{who}", "user-error", "the culprit", who) for who in range(3)),
+        *((f"kill_{who}", "killed", "was ended by SIGKILL", who) for who in (0, 2)),
+        ("node_2", "node-lost", "node 2 of 3", None),
+        ("node_0", "killed", "", None),
+    ):
+        failure = found[name].failure
+        assert (failure.cause, failure.rank) == (cause, rank), name
+        assert words in failure.message, name
+    assert [attempt.status for attempt in found["once"].attempts] == ["failed", "succeeded"]
+    assert found["once"].load() == 2
+    back = found["goes_on"]
+    assert back.load() == [2, ["node 0 1", "node 1 1"]], "all nodes are there, and so is what they had saved"
+    assert [attempt.failure and attempt.failure.cause for attempt in back.attempts] == ["node-lost", None]
+    assert 0.5 <= back.attempts[0].usage.lost < back.attempts[0].seconds and back.lost.restarting > 0
     assert everyone_is_gone(gangs.folder)
 
 
 def test_the_evidence_of_all_nodes_counts(gangs: Any) -> None:
     gangs.stoker("run", "gangs.py:apart", code=1)
-    steps = gangs.client().runs()[0].steps
-    uneven, slow = steps["uneven"].failure, steps["slow_on_one"].failure
+    found = steps(gangs)
+    uneven, slow = found["uneven"].failure, found["slow_on_one"].failure
     assert (uneven.cause, uneven.rank, uneven.failed_ranks) == ("rank-left", 3, (3,))
     assert uneven.message.startswith("rank 3 returned after 2 all_reduce, while ranks 0, 1, 2 waited in the 3rd")
     assert (slow.cause, slow.rank) == ("hang", 2)
@@ -293,53 +276,23 @@ def test_the_evidence_of_all_nodes_counts(gangs: Any) -> None:
     assert slow.stacks, "of the node that noticed it"
 
 
-def test_a_node_that_goes_away_is_missed(gangs: Any) -> None:
-    gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": "node", "WHO": "2"})
-    failure = gangs.client().runs()[0].steps["faulty"].failure
-    assert failure.cause == "node-lost"
-    assert "node 2 of 3" in failure.message
-    assert everyone_is_gone(gangs.folder)
-
-
-def test_a_node_that_goes_away_comes_back_for_the_next_attempt(gangs: Any) -> None:
-    gangs.stoker("run", "gangs.py:comes_back")
-    step = gangs.client().runs()[0].steps["goes_on"]
-    assert step.load() == [2, ["node 0 1", "node 1 1"]], "all nodes are there, and so is what they had saved"
-    assert [attempt.failure and attempt.failure.cause for attempt in step.attempts] == ["node-lost", None]
-    assert 0.5 <= step.attempts[0].usage.lost < step.attempts[0].seconds and step.lost.restarting > 0
-
-
 @pytest.mark.slow
 def test_a_gang_goes_on_without_a_node_and_takes_it_back(gangs: Any) -> None:
     done = gangs.stoker("run", "gangs.py:leaves")
     run = gangs.client().runs()[0]
     step = run.steps["elastic"]
-    assert step.load() == [[rank, 3, rank, "3"] for rank in range(3)]
+    assert step.load() == [[rank, 3, rank] for rank in range(3)]
     assert len(step.attempts) == 1 and step.lost.work > 0 and step.lost.restarting > 0
     told = [event.data["message"] for event in run.events if event.kind == "resized"]
     assert told[-1] == "node 2 came back: 3 of 3 nodes go on", told
     assert told[-1] in done.stderr
-    assert everyone_is_gone(gangs.folder)
-
-
-def test_the_head_that_goes_away_takes_the_gang_along(gangs: Any) -> None:
-    gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": "node", "WHO": "0"})
-    assert gangs.client().runs()[0].steps["faulty"].failure.cause == "killed"
-    assert everyone_is_gone(gangs.folder)
-
-
-def test_another_attempt_meets_no_ghost(gangs: Any) -> None:
-    gangs.stoker("run", "gangs.py:badly", env={"HOW": "once"})
-    step = gangs.client().runs()[0].steps["faulty"]
-    assert [attempt.status for attempt in step.attempts] == ["failed", "succeeded"]
-    assert step.outputs["output"].load() == 2
 
 
 def test_each_node_has_its_share_of_the_devices(gangs: Any) -> None:
     gangs.stoker("run", "gangs.py:devices", "--simulate", "4xH100-80GB")
-    first, second = outputs(gangs, "with_devices")
+    first, second = steps(gangs)["with_devices"].load()
     assert len({*first, *second}) == 4
-    receipt = gangs.client().runs()[0].steps["with_devices"].receipt
+    receipt = steps(gangs)["with_devices"].receipt
     assert {use.uuid for use in receipt.devices} == {*first, *second}
     assert receipt.simulated
     shown = gangs.stoker("run", "gangs.py:devices", "--simulate", "3xH100-80GB", code=3)
@@ -351,7 +304,7 @@ def test_a_node_whose_devices_are_refused_is_the_cause(gangs: Any) -> None:
     faulty = "GPU-simulated-0000-0000-0000-000000000003"
     done = gangs.stoker("run", "gangs.py:devices", "--simulate", "6xH100-80GB;bad=3")
     assert f"device {faulty} is left out for the rest of this run: gpu-hardware" in done.stderr
-    first, second = gangs.client().runs()[0].steps["with_devices"].attempts
+    first, second = steps(gangs)["with_devices"].attempts
     assert first.failure.cause == "gpu-hardware" and second.status == "succeeded"
     assert "node 1 of 2 cannot take part" in first.failure.message and faulty in first.failure.message
 

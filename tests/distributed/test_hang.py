@@ -16,32 +16,32 @@ from stoker.worker import hang, processes
 from stoker.worker.processes import Activity
 
 STILL = """
-@step(cache=False, launch=plain(3, hang_after="6s"))
+@step(cache=False, launch=plain(3, hang_after="2s"))
 def all_sleep() -> None:
     print("before", context.rank, flush=True)
     time.sleep(600)
 
-@step(cache=False, launch=plain(2, hang_after="6s"))
+@step(cache=False, launch=plain(2, hang_after="2s"))
 def one_waits_for_data() -> int:
     '''Rank 0 stands still for longer than that, and nobody waits for it in a collective.'''
     if context.rank == 0:
-        time.sleep(12)
+        time.sleep(5)
         Path("enough").touch()
     while not Path("enough").exists():
         pass
     return context.rank
 
-@step(cache=False, launch=plain(2, hang_after="6s"), timeout="14s")
+@step(cache=False, launch=plain(2, hang_after="2s"), timeout="6s")
 def both_spin() -> None:
     '''Ranks that compute do not hang, whatever they compute; the step's timeout ends them.'''
     while True:
         pass
 
-@step(cache=False, launch=plain(2, hang_after=None), timeout="6s")
+@step(cache=False, launch=plain(2, hang_after=None), timeout="4s")
 def patient() -> None:
     time.sleep(600)
 
-@step(cache=False, launch=plain(2, hang_after="6s"))
+@step(cache=False, launch=plain(2, hang_after="2s"))
 def deaf_in_c() -> None:
     '''A rank that is stopped cannot say where it stands.'''
     if context.rank == 1:
@@ -99,46 +99,6 @@ def test_a_rank_that_does_not_answer(ran: Any, error_of: Any) -> None:
     assert ran.steps["deaf_in_c"].failure.cause == "hang"
     assert "deaf_in_c" in error["stacks"]["0"]
     assert "did not answer" in error["stacks"]["1"]
-
-
-COLLECTIVE = """
-import torch
-import torch.distributed as dist
-
-@step(cache=False, launch=plain(3, hang_after="6s"))
-def hangs(missing: int, spins: bool) -> None:
-    meeting = f"file://{os.path.abspath(context.step)}"
-    dist.init_process_group("gloo", init_method=meeting, rank=context.rank, world_size=context.world_size)
-    dist.barrier()
-    if context.rank == missing:
-        while True:
-            if not spins:
-                time.sleep(600)
-    dist.all_reduce(torch.ones(4))
-
-@pipeline(failure_mode="continue")
-def collective():
-    hangs.with_options(name="sleeps")(1, False)
-    hangs.with_options(name="spins")(2, True)
-
-collective()
-"""
-
-
-@pytest.mark.slow
-def test_a_collective_that_a_rank_never_enters(script: Callable[[str], Lab], error_of: Any) -> None:
-    lab = script(COLLECTIVE)
-    lab.start("script.py").wait(1, 600.0)
-    run = lab["collective"]
-    for key, missing, others in (("sleeps", 1, "0, 2"), ("spins", 2, "0, 1")):
-        assert run.steps[key].failure.cause == "hang"
-        error = error_of(run.steps[key])
-        waited = f"ranks {others} waited in all_reduce, the 2nd operation (script.py:"
-        assert error["sentence"].startswith(waited), error["sentence"]
-        assert f"for rank {missing}: rank {missing} stands at script.py:" in error["sentence"]
-        assert error["rank"] == missing
-        assert set(error["stacks"]) == {"0", "1", "2"}
-        assert "all_reduce" not in error["stacks"][str(missing)]
 
 
 def test_ranks_that_came_to_a_stand_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,50 +32,64 @@ def test_the_same_loss_on_one_two_and_four_ranks(lab: Lab, repository: Path) -> 
 
 
 SLOWER = """
-@step(cache=False, launch=Torchrun(nproc_per_node=2))
-def train() -> int:
+@step(cache=False)
+def tensors() -> dict:
+    import torch
+
+    return {"weights": torch.arange(12.0).reshape(3, 4), "epoch": 3}
+
+@step(cache=False, launch=Torchrun(nproc_per_node=2, outputs="all"))
+def train(tensors: dict, *, scale: float = 2.0) -> dict:
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    for _ in range(10):
+    done = torch.zeros(1)
+    while not done:
         if context.rank == 1:
             time.sleep(0.3)  # its data are slow
         model(torch.ones(2, 4)).sum().backward()
-    return 1
+        done = torch.tensor([float(Path("seen").exists())])
+        dist.broadcast(done, src=0)
+    found = torch.tensor([float(context.rank + 1)])
+    dist.all_reduce(found)
+    dist.destroy_process_group()
+    return {"sum": found.item(), "rank": context.rank, "of": context.world_size, "scale": scale,
+            "weights": tensors["weights"].sum().item(), "id": os.environ["TORCHELASTIC_RUN_ID"]}
 
 @pipeline
 def slower():
-    train()
+    train(tensors=tensors(), scale=3.0)
 
 slower()
 """
 
 
-def test_ranks_are_seen_while_they_run(script: Callable[[str], Lab]) -> None:
-    lab = script(SLOWER.replace("range(10)", "range(10_000)"))
+def test_ranks_of_torchrun_are_seen_while_they_run_and_give_their_values(script: Callable[[str], Lab]) -> None:
+    lab = script(SLOWER)
     process = lab.start("script.py")
     deadline, found = time.monotonic() + 120, [{"slowest": ""}]
     while not found[0]["slowest"].startswith("rank 1 slowest, others waited up to "):
         assert time.monotonic() < deadline, found
-        found = json.loads(lab.run("stoker", "top", "--json"))["steps"] or found
-    drawn = lab.run("stoker", "top", "--once")
-    lab.run("stoker", "cancel", lab["slower"].id, "--now")
-    process.wait(None, 120.0)
+        time.sleep(0.5)
+        found = json.loads(lab.look("top", "--json"))["steps"] or found
+    drawn = lab.look("top", "--once")
+    (lab.folder / "seen").touch()
+    process.wait(0, 120.0)
     first, second = found[0]["ranks"]
     assert (first["rank"], second["rank"]) == (0, 1) and first["waits"] > second["waits"]
     assert first["batches"] > 0 and first["memory"] > 50_000_000
     assert re.search(r"^ +1 +[\d.]+ +[\d.]+ MB +\d+% +\d+ .* train$", drawn, re.MULTILINE), drawn
     assert "slower" in drawn and " train: rank 1 slowest, others waited up to " in drawn
-
-
-def test_waits_in_the_backward_pass_are_counted(script: Callable[[str], Lab]) -> None:
-    lab = script(SLOWER)
-    lab.run("script.py")
-    waits = lab["slower"].steps["train"].usage.rank_waits
-    assert waits[0] > 2 * waits[1], waits
+    step = lab["slower"].steps["train"]
+    waits = step.usage.rank_waits
+    assert waits[0] > 2 * waits[1], "waits in the backward pass are counted"
+    values = step.load()
+    assert [(one["rank"], one["of"], one["sum"], one["scale"]) for one in values] == [(0, 2, 3, 3), (1, 2, 3, 3)]
+    assert {one["weights"] for one in values} == {66.0}
+    assert {one["id"] for one in values} == {f"{lab['slower'].id}-train-1"}, "its rendezvous is this attempt's alone"
 
 
 ACCELERATE = """
@@ -123,9 +137,9 @@ def seen(x):
 def accelerated():
     if os.environ.get("ITS_OWN"):
         its_own_tests()
+        second_rank_fails(5)
     bare_below(2)
     above(x=4, word="given")
-    second_rank_fails(5)
 
 accelerated()
 """
@@ -134,7 +148,7 @@ accelerated()
 @pytest.fixture(scope="module")
 def accelerated(module_script: Callable[[str], Lab], long_form: bool) -> Any:
     lab = module_script(ACCELERATE)
-    lab.start("script.py", env={"ITS_OWN": "1"} if long_form else {}).wait(1, 280.0)
+    lab.start("script.py", env={"ITS_OWN": "1"} if long_form else {}).wait(int(long_form), 280.0)
     return lab["accelerated"]
 
 
@@ -155,6 +169,7 @@ def test_with_arguments_it_does_what_they_say(accelerated: Any) -> None:
     assert accelerated.steps["above"].load() == [[4, rank, 2, "cpu", "bf16", rank, "given"] for rank in (0, 1)]
 
 
+@pytest.mark.long
 def test_no_traceback_is_lost(accelerated: Any) -> None:
     failure = accelerated.steps["second_rank_fails"].failure
     assert (failure.cause, failure.message, failure.rank) == ("user-error", "rank 1 had 5", 1)

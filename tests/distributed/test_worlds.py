@@ -17,15 +17,7 @@ def alone():
 
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 
-@step(cache=False, launch=Accelerate(cpu=True, num_processes=2, outputs="all"))
-def together() -> list:
-    from accelerate import PartialState
-
-    state = PartialState()
-    state.wait_for_everyone()
-    return [state.num_processes, state.process_index, state.is_main_process]
-
-@step(cache=False, launch=Torchrun(nproc_per_node=2))
+@step(cache=False, launch=forked())
 def both_main() -> None:
     from accelerate import PartialState
 
@@ -38,24 +30,17 @@ def caught() -> None:
     except Exception:
         print("nobody hears of it")
 
-@step(cache=False, launch=plain(2, one_world=False))
+@step(cache=False, launch=forked(one_world=False))
 def apart() -> None:
-    alone()
-
-@step(cache=False, launch=plain(2))
-def imports_only() -> None:
     import accelerate
-    import torch.distributed
 
-    assert torch.distributed.is_available()
+    alone()
 
 @pipeline(failure_mode="continue", max_parallel=2)
 def worlds():
     both_main()
-    together()
     caught()
     apart()
-    imports_only()
 
 worlds()
 """
@@ -66,10 +51,6 @@ def worlds(module_script: Callable[[str], Lab]) -> Any:
     lab = module_script(WORLDS)
     lab.start("script.py").wait(1)
     return lab["worlds"]
-
-
-def test_ranks_of_accelerate_on_cpus_are_one_world(worlds: Any) -> None:
-    assert worlds.steps["together"].output.load() == [[2, 0, True], [2, 1, False]]
 
 
 def test_a_world_of_one_fails_where_it_is_made(worlds: Any) -> None:
@@ -86,9 +67,8 @@ def test_a_caught_error_does_not_hide_it(worlds: Any) -> None:
     assert "torch.distributed counts 1 rank here, and 2 were started" in failure.message
 
 
-@pytest.mark.parametrize("key", ["apart", "imports_only"])
-def test_ranks_that_are_apart_on_purpose_or_ask_nobody_succeed(worlds: Any, key: str) -> None:
-    assert worlds.steps[key].status == "succeeded"
+def test_ranks_that_are_apart_on_purpose_succeed(worlds: Any) -> None:
+    assert worlds.steps["apart"].status == "succeeded"
 
 
 STARTS = """
@@ -101,7 +81,7 @@ subprocess.Popen(sys.argv[1:], env={{**os.environ, **place}})
 '''
 
 def starter(code):
-    return Command([sys.executable, "-c", code], num_processes=2, start_timeout="5s", hang_after=None)
+    return Command([sys.executable, "-c", code], num_processes=2, start_timeout="3s", hang_after=None)
 
 @step(cache=False, launch=starter(WAITS))
 def none_starts() -> None: ...
@@ -131,7 +111,7 @@ def test_a_launcher_that_does_not_start_its_ranks_has_a_deadline(script: Callabl
     failures = {key: step.failure for key, step in lab["starts"].steps.items()}
     none, one, taken = failures["none_starts"], failures["one_starts"], failures["port_taken"]
     assert (none.cause, one.cause, taken.cause) == ("not-started", "not-started", "rendezvous")
-    assert none.message == "command started none of 2 ranks within its start_timeout of 5.0 s; missing: 0, 1"
-    assert one.message == "command started 1 of 2 ranks within its start_timeout of 5.0 s; missing: 0"
+    assert none.message == "command started none of 2 ranks within its start_timeout of 3.0 s; missing: 0, 1"
+    assert one.message == "command started 1 of 2 ranks within its start_timeout of 3.0 s; missing: 0"
     assert "--rank launcher" in none.advice
     assert f"port {port} of this machine: pid {os.getpid()}, " in taken.message
