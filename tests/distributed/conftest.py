@@ -70,7 +70,7 @@ def plain(count, **more):
     return Command([sys.executable, "spawn.py"], num_processes=count, **more)
 
 def forked(count=2, **more):
-    return Command([sys.executable, "forked.py"], num_processes=count, **{"hang_after": "3s", **more})
+    return Command([sys.executable, "forked.py"], num_processes=count, **{"hang_after": "6s", **more})
 
 def meet(name, count=None, folder=Path("meetings")):
     '''Wait until all ranks are here; without torch.'''

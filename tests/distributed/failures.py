@@ -53,7 +53,7 @@ class Numbers(Dataset):
         return torch.tensor([float(index)])
 
 def torchrun(count=2, **more):
-    return Torchrun(nproc_per_node=count, **{"hang_after": "3s", **more})
+    return Torchrun(nproc_per_node=count, **{"hang_after": "6s", **more})
 """
 """Follows the head of every script of torch's."""
 
