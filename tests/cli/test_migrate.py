@@ -516,7 +516,7 @@ def test_hints_and_differences_are_no_work() -> None:
 def test_the_table_of_flows_is_that_of_the_page(repository: Path) -> None:
     page = (repository / "docs" / "flows.md").read_text(encoding="utf-8")
     rows = {name: (state, told.strip()) for name, state, told in ROW.findall(page)}
-    assert rows == dict(migration_metaflow.NAMES), "write the page's rows to migrate/metaflow.py"
+    assert rows == dict(migration_metaflow.NAMES), "write the page's rows to migrate/metaflow.json"
     assert list(rows) == list(migration_metaflow.NAMES), "the rows' order says what 'as above' means"
 
 

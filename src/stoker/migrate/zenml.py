@@ -1,13 +1,16 @@
 """What replaces ZenML's names, options and fields when a pipeline is migrated, and what to do where nothing does.
 
 The names are those of ZenML 0.93 and of the releases before it that pipelines still import from. ZenML offers most of
-them from several modules, so they stand here by their last part. Knows nothing of code.
+them from several modules, so they stand here by their last part. `zenml.json` beside this module has the tables whose
+rows are texts; names that have the same text share a row. Knows nothing of code.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
@@ -15,17 +18,19 @@ from stoker.backends.registry import BACKENDS, refusal
 from stoker.core.docker import DockerSettings
 from stoker.settings.options import settings_class
 
+_DATA: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("zenml.json").read_text(encoding="utf-8"))
+
+
+def _table(name: str) -> dict[str, str]:
+    return {one: text for names, text in _DATA[name].items() for one in names.split()}
+
+
 TARGETS: Final[Mapping[str, tuple[str, str]]] = {
-    "step": ("stoker", "step"),
-    "pipeline": ("stoker", "pipeline"),
-    "Client": ("stoker", "Client"),
-    "cleanup_gpu_memory": ("stoker", "cleanup_memory"),
-    "ResourceSettings": ("stoker.config", "ResourceSettings"),
-    "DockerSettings": ("stoker.config", "DockerSettings"),
-    "StepRetryConfig": ("stoker.config", "Retry"),
-    "KubernetesOrchestratorSettings": ("stoker.config", "KubernetesSettings"),
-    "KubernetesStepOperatorSettings": ("stoker.config", "KubernetesSettings"),
-    "KubernetesPodSettings": ("stoker.config", "KubernetesPodSettings"),
+    **{name: ("stoker", name) for name in ("step", "pipeline", "Client")},
+    **{name: ("stoker.config", name) for name in ("ResourceSettings", "DockerSettings", "KubernetesPodSettings")},
+    **dict.fromkeys(
+        ("KubernetesOrchestratorSettings", "KubernetesStepOperatorSettings"), ("stoker.config", "KubernetesSettings")
+    ),
     **{
         f"Skypilot{cloud}OrchestratorSettings": (
             "stoker.integrations.skypilot.flavors",
@@ -33,6 +38,8 @@ TARGETS: Final[Mapping[str, tuple[str, str]]] = {
         )
         for cloud in ("AWS", "GCP", "Azure", "Lambda", "Kubernetes")
     },
+    "StepRetryConfig": ("stoker.config", "Retry"),
+    "cleanup_gpu_memory": ("stoker", "cleanup_memory"),
     "run_with_accelerate": ("stoker.integrations.huggingface", "run_with_accelerate"),
     "get_logger": ("logging", "getLogger"),
 }
@@ -61,74 +68,18 @@ ENUMS: Final[Mapping[str, str]] = {
 UNWRAPPED: Final = "ArtifactConfig"
 """`Annotated[int, ArtifactConfig(name="count")]` becomes `Annotated[int, "count"]`."""
 
-_METADATA: Final = "there is no metadata beside artifacts: return the values as an output, or print them"
-_ARTIFACTS: Final = "a step's artifacts are what it returns; `Client().run(ID).steps[KEY].load()` reads them back"
-_MODELS: Final = "there is no model registry: return the model, and find it by the run's tags"
-_SERVING: Final = "pipelines are not served here; call the pipeline, or `stoker run FILE`"
 PLATFORM: Final = (
     "what the step needs goes into ResourceSettings(…), its image into DockerSettings(…), and where it runs into a "
     "stack of stoker.toml; `stoker stacks` lists what there is"
 )
 
-MISSING: Final[Mapping[str, str]] = {
-    "ArtifactConfig": 'name the output by a text: Annotated[int, "count"]; tags and versions of outputs are not here',
-    "ExternalArtifact": "give the value to the step as an argument",
-    "Model": _MODELS,
-    "Tag": 'write tags as texts: @pipeline(tags=["nightly"])',
-    "add_tags": '@pipeline(tags=["nightly"]) or --tag nightly',
-    "remove_tags": "a run keeps the tags that it was started with",
-    "get_pipeline_context": "give the pipeline an argument; `context.run_id` is known in its steps",
-    "PipelineContext": "give the pipeline an argument; `context.run_id` is known in its steps",
-    "StepContext": "write no type: `from stoker import context` is the step's",
-    "load_artifact": _ARTIFACTS,
-    "save_artifact": _ARTIFACTS,
-    "register_artifact": _ARTIFACTS,
-    "log_metadata": _METADATA,
-    "bulk_log_metadata": _METADATA,
-    "log_artifact_metadata": _METADATA,
-    "log_step_metadata": _METADATA,
-    "log_model_metadata": _METADATA,
-    "link_artifact_to_model": _MODELS,
-    "show": "`stoker runs` and `stoker show latest` are what there is to look at",
-    "unmapped": "`step.map(…)` iterates over positional arguments, and keywords are fixed: give the value as a keyword",
-    "BaseStep": "write the step as a function with @step; its settings are arguments",
-    "BasePipeline": "write the pipeline as a function with @pipeline",
-    "BaseParameters": "give the step the parameters as arguments, or a dataclass",
-    "Output": 'write tuple[Annotated[int, "count"], …]',
-    "Schedule": "`stoker schedule add` runs a pipeline at set times",
-    "CachePolicy": "what a result depends on is fixed; cache_key= adds to it and cache=False leaves it out",
-    "ByteUnit": 'sizes are texts: "16GB", "16GiB"',
-    "PythonEnvironmentExportMethod": "replicate_local_python_environment=True",
-    "DockerBuildConfig": 'build_config={"options": {…}, "dockerignore": "…"}',
-    "DockerBuildOptions": 'build_config={"options": {…}}',
-    "StoreConfiguration": "database and artifact_store of a stack in stoker.toml",
-    "BaseMaterializer": "write a serializer: docs/guide/artifacts.md, Your own formats",
-    "alerter_failure_hook": "write on_failure= as a function of yours that sends the message",
-    "alerter_success_hook": "write on_success= as a function of yours that sends the message",
-    "SagemakerStepOperatorSettings": 'settings={"step_operator.sagemaker": SagemakerSettings(…)} from stoker.config',
-    "SagemakerOrchestratorSettings": 'settings={"orchestrator.sagemaker": SagemakerSettings(…)} from stoker.config; '
-    "each step is a training job",
-    "LocalDockerOrchestratorSettings": 'settings={"orchestrator.docker": ContainerSettings(…)} from stoker.config; its '
-    "run_args are run_options, and GPUs come from ResourceSettings(gpu_count=…)",
-}
+MISSING: Final = _table("missing")
 """name without a replacement → what to do instead"""
 
-ENDINGS: Final[Mapping[str, str]] = {
-    "OrchestratorSettings": PLATFORM,
-    "StepOperatorSettings": PLATFORM,
-    "DeployerSettings": _SERVING,
-    "DeploymentSettings": _SERVING,
-    "Materializer": MISSING["BaseMaterializer"],
-    "ExperimentTrackerSettings": "call the tracker's own package in the step",
-}
+ENDINGS: Final = _table("endings")
 """ending of a name → what to do instead"""
 
-MODULES: Final[Mapping[str, str]] = {
-    "zenml.integrations": "use the tool's own package in the step",
-    "zenml.materializers": MISSING["BaseMaterializer"],
-    "zenml.models": "what runs left is read by stoker.Client",
-    "zenml.enums": "settings are plain texts here",
-}
+MODULES: Final = _table("modules")
 """module → what to do instead of names that no other table has"""
 
 NOTHING: Final = "nothing here has this name; look for what it does in docs/guide"
@@ -136,53 +87,11 @@ NOTHING: Final = "nothing here has this name; look for what it does in docs/guid
 OPTIONS: Final[Mapping[str, str]] = {"enable_cache": "cache", "execution_mode": "failure_mode"}
 """keyword of @step, @pipeline and .with_options → its name in Stoker"""
 
-KEPT_OPTIONS: Final = frozenset(
-    {
-        "name",
-        "settings",
-        "step_operator",
-        "environment",
-        "on_failure",
-        "on_success",
-        "retry",
-        "dynamic",
-        "tags",
-        "after",
-        "id",
-    }
-)
-DROPPED_OPTIONS: Final[Mapping[str, str]] = {
-    "enable_artifact_metadata": "type, size, shape and digest of an output are always kept",
-    "enable_artifact_visualization": "nothing is drawn when an output is saved",
-    "enable_step_logs": "what a step writes is always kept",
-    "enable_pipeline_logs": "what a step writes is always kept",
-}
+KEPT_OPTIONS: Final = frozenset(_DATA["kept options"].split())
+DROPPED_OPTIONS: Final = _table("dropped options")
 """keyword that is removed → why nothing is lost"""
 
-MISSING_OPTIONS: Final[Mapping[str, str]] = {
-    "experiment_tracker": "remove it, and call the tracker's own package in the step",
-    "output_materializers": "remove it: a value's type chooses its serializer; docs/guide/artifacts.md",
-    "secrets": "remove it; environment= takes variables, and a stack's docker orchestrator takes secrets",
-    "extra": "remove it; give the step an argument",
-    "model": f"remove it: {_MODELS}",
-    "substitutions": "remove it, and write the name in full",
-    "cache_policy": "remove it; cache=False, cache_key= and cache_expires= say the rest",
-    "runtime": "remove it; step_operator= and the stack say where a step runs",
-    "heartbeat_healthy_threshold": "remove it; timeout= limits an attempt",
-    "depends_on": "remove it; call the other pipeline first",
-    "on_init": "remove it, and write a first step",
-    "on_init_kwargs": "remove it, and write a first step",
-    "on_cleanup": "remove it; on_success= and on_failure= are told how a run ended",
-    "config_path": "remove it, and run with `stoker run FILE --config RUN.yaml`",
-    "schedule": "remove it; `stoker schedule add` runs a pipeline at set times",
-    "run_name": "remove it, and run with --name NAME",
-    "unlisted": "remove it: every run is kept",
-    "parameters": "give the step its arguments where it is called",
-    **dict.fromkeys(
-        ("requirements", "required_integrations", "dockerignore_file", "docker_configuration"),
-        'what an image needs is said by settings={"docker": DockerSettings(…)}',
-    ),
-}
+MISSING_OPTIONS: Final = _table("missing options")
 """keyword → what to do about it"""
 
 _HOOK: Final = "the function is given one argument, what happened, or none: docs/guide/running.md, Hooks"
@@ -207,34 +116,7 @@ CONTEXT_PATHS: Final[Mapping[str, str]] = {
 
 
 _PARTS: Final = "stoker.integrations.zenml.parts"
-HOMES: Final[Mapping[str, tuple[str, ...]]] = {
-    f"{_PARTS}.steps": ("pipeline", "step", "BasePipeline", "BaseParameters", "BaseStep", "Output"),
-    f"{_PARTS}.settings": ("DockerSettings", "KubernetesPodSettings", "ResourceSettings", "StepRetryConfig"),
-    f"{_PARTS}.versions": ("ExternalArtifact", "Model"),
-    f"{_PARTS}.context": (
-        *("PipelineContext", "StepContext", "get_pipeline_context", "get_step_context"),
-        *("ArtifactConfig", "add_tags", "load_artifact", "log_artifact_metadata", "log_metadata", "log_model_metadata"),
-        *("log_model_version_metadata", "log_step_metadata", "save_artifact"),
-    ),
-    f"{_PARTS}.client": ("Client", "alerter_failure_hook", "alerter_success_hook", "get_tracking_uri"),
-    f"{_PARTS}.materializers": ("BaseMaterializer", "PydanticMaterializer"),
-    f"{_PARTS}.plain": (
-        *("Schedule", "Tag", "__version__", "get_environment", "get_logger", "get_run_url", "link_artifact_to_model"),
-        *(
-            "register_artifact",
-            "show",
-            "unmapped",
-            "GlobalConfiguration",
-            "integration_registry",
-            "materializer_registry",
-        ),
-    ),
-    f"{_PARTS}.words": (
-        *("ArtifactType", "CSVString", "DType", "ExecutionMode", "ExecutionStatus", "HTMLString", "JSONString"),
-        *("LoggingLevels", "MarkdownString", "MetadataResourceTypes", "ModelStages", "PythonEnvironmentExportMethod"),
-        *("PythonPackageInstaller", "SorterOps", "StackComponentType", "StorageSize", "Uri", "VisualizationType"),
-    ),
-}
+HOMES: Final = {f"{_PARTS}.{module}": tuple(names.split()) for module, names in _DATA["homes"].items()}
 """Module of Stoker → names of ZenML that are served from it, from whichever module of ZenML's they are imported."""
 
 SAME_HOMES: Final[Mapping[str, tuple[str, str]]] = {
@@ -259,29 +141,11 @@ MODULE_HOMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 FILES: Final = ("io.fileio", "io.utils", "utils.io_utils", "utils.yaml_utils", "utils.string_utils")
 """Modules of ZenML whose functions are those of one module here."""
 
-COMPONENTS: Final[Mapping[str, str]] = {
-    "experiment_tracker": "call the tracker's own package in the step",
-    "model_registry": "versions and stages are those of `Client().model(NAME)`; docs/guide/artifacts.md",
-    "model_deployer": _SERVING,
-    "annotator": "call the annotator's own package in the step",
-    "feature_store": "call the feature store's own package in the step",
-    "data_validator": "call the validator's own package in the step",
-    "alerter": "send the message in a hook (on_failure=, on_success=) or in the step",
-    "image_builder": "images are built as the stack's docker settings say; docs/guide/containers.md",
-    "container_registry": "the stack's registry is that of stoker.toml; docs/guide/containers.md",
-}
+COMPONENTS: Final = _table("components")
 """Kind of a component of ZenML's stack → what to do here."""
 
 
-CARRIED: Final = (
-    "ExperimentTracker",
-    "Materializer",
-    "Settings",
-    "Parameters",
-    "Config",
-    "Configuration",
-    "Requirements",
-)
+CARRIED: Final = tuple(_DATA["carried endings"].split())
 """Endings of names that are carried without a row of `HOMES`: they hold fields, or do what Stoker does by itself."""
 
 
