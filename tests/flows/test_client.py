@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from stoker.flows import cli_show, exceptions
 
 FLOW = """
 import sys
+import parts.beside
 from stoker.flow import FlowSpec, JSONType, Parameter, step
 
 class Seen(FlowSpec):
@@ -47,7 +47,8 @@ class Seen(FlowSpec):
         print("hello")
         print("trouble", file=sys.stderr)
         self.items = list(range(self.n))
-        self._private = 1
+        self._private = self.again = b"x" * 9_000
+        self.twice, self.text = [self.again] * 2, "é" * 9_000
         self.next(self.work, foreach="items")
 
     @step
@@ -87,16 +88,37 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def seen(project: Any) -> Iterator[Any]:
-    project.write({"seen.py": FLOW})
-    yield project
+@pytest.fixture(scope="module")
+def once(module_project: Any) -> Any:
+    """A flow after two runs of Ann's, the second with options."""
+    module_project.write({"seen.py": FLOW, "parts/beside.py": "x = 1\n", "parts/__init__.py": ""})
+    for options in (("--tag", "first"), ("--n_items", "3", "--grid", "[1, 2]", "--tag", "mine")):
+        module_project.run("seen.py", "run", *options, env={"STOKER_USER": "ann"})
+    return module_project
+
+
+@pytest.fixture(autouse=True)
+def _ann(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ann looks, in her namespace."""
+    monkeypatch.setenv("STOKER_USER", "ann")
+    default_namespace()
+    yield
     default_namespace()
     default_metadata()
 
 
-def test_views(seen: Any) -> None:
-    seen.run("seen.py", "run", "--n_items", "3", "--grid", "[1, 2]", "--tag", "mine")
+@pytest.fixture
+def seen(once: Any, within: Any) -> Any:
+    return within(once.write({"seen.py": FLOW, "parts/beside.py": "x = 1\n"}))
+
+
+def first_run() -> Run:
+    """The run without options."""
+    return list(Flow("Seen"))[-1]
+
+
+@pytest.mark.usefixtures("seen")
+def test_views() -> None:
     run = Flow("Seen").latest_successful_run
     assert run is not None and run.successful and run.finished and "mine" in run.user_tags
     assert run.data.y == 1 and run.data.grid == [1, 2]
@@ -106,9 +128,9 @@ def test_views(seen: Any) -> None:
     assert [task.data.y for task in work] == [4, 2, 0] and [task.index for task in work] == [2, 1, 0]
     start = Task(f"{run.pathspec}/start/start")
     assert (start.stdout, start.stderr) == ("hello\n", "trouble\n")
-    assert start["_private"].data == 1 and "items" in start and start["items"].data == [0, 1, 2]
+    assert len(start["_private"].data) == 9_000 and "items" in start and start["items"].data == [0, 1, 2]
     assert DataArtifact(f"{start.pathspec}/items").sha == start["items"].sha
-    assert sorted(found.id for found in start) == ["grid", "items", "more", "n-items"]
+    assert sorted(found.id for found in start) == ["again", "grid", "items", "more", "n-items", "text", "twice"]
     nodes = list(run["node"].in_order())
     assert [task.id for task in nodes] == ["node[0]", "node[1]"] and [task.data.z for task in nodes] == [0, 1]
     assert [task.stdout for task in nodes] == ["node 0\n", "node 1\n"]
@@ -118,22 +140,23 @@ def test_views(seen: Any) -> None:
         _ = run["ende"]
 
 
-def test_namespaces_and_tags(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen.run("seen.py", "run", "--tag", "first", env={"STOKER_USER": "ann"})
+@pytest.mark.usefixtures("seen")
+def test_namespaces_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_USER", "bob")
+    default_namespace()
     with pytest.raises(exceptions.MetaflowNamespaceMismatch, match="in namespace"):
         Flow("Seen")
     with pytest.raises(exceptions.MetaflowNotFound, match="no run of a flow 'Sen', did you mean 'Seen'"):
         Flow("Sen")
     namespace("user:ann")
     assert get_namespace() == "user:ann"
-    run = Flow("Seen").latest_run
-    assert run is not None
+    run = first_run()
     namespace("user:bob")
     assert not run.is_in_namespace() and run["end"].task is not None, "what was found stays"
     with pytest.raises(exceptions.MetaflowNamespaceMismatch):
         Run(run.pathspec)
     namespace(None)
-    assert [flow.id for flow in Metaflow()] == ["Seen"] and run.is_in_namespace() and not Flow("Seen").tags
+    assert "Seen" in [flow.id for flow in Metaflow()] and run.is_in_namespace() and not Flow("Seen").tags
     run.add_tag(["a", "b"])
     run.replace_tag("a", "user:c")
     assert run.user_tags == {"first", "b", "user:c"} and run.system_tags == {"user:ann"}
@@ -180,31 +203,29 @@ def test_namespaces_and_tags(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_tags_from_the_command_line(seen: Any) -> None:
     def tag(*words: str, code: int = 0) -> Any:
-        return seen.run("seen.py", "tag", *words, code=code, env={"STOKER_USER": "ann"})
+        return seen.run("seen.py", "tag", *words, code=code)
 
-    for name in ("one", "two"):
-        seen.run("seen.py", "run", "--tag", name, env={"STOKER_USER": "ann"})
-    namespace(None)
     second, first = Flow("Seen")
+    first.remove_tag("b")
     tag("add", "--run-id", first.id, "x", "y")
     tag("replace", "--run-id", first.id, "--remove", "x", "--remove", "y", "--add", "z", "--add", "late")
-    assert Run(first.pathspec).user_tags == {"one", "z", "late"}
+    assert Run(first.pathspec).user_tags == {"first", "z", "late"}
     tag("remove", "--run-id", first.id, "z")
     flat = tag("list", "--flat", "--hide-system-tags", "--run-id", first.id)
-    assert flat.stdout == "" and flat.stderr.splitlines()[1:] == ["late", "one"]
+    assert flat.stdout == "" and flat.stderr.splitlines()[1:] == ["first", "late"]
     assert "user:ann" in tag("list", "--run-id", second.id).stdout
     by_tag = tag("list", "--all", "--group-by-tag").stdout.splitlines()
     assert next(line.split() for line in by_tag if "user:ann" in line) == ["user:ann", "run", second.id, first.id]
     by_run = [line.split() for line in tag("list", "--all", "--group-by-run", "--hide-system-tags").stdout.splitlines()]
-    assert [second.id, "two", "person"] in by_run and [first.id, "late", "person"] in by_run
+    assert [second.id, "mine", "person"] in by_run and [first.id, "late", "person"] in by_run
     assert "--remove OLD --add NEW" in tag("replace", "--add", "x", code=2).stderr
     assert "was not given by a person" in tag("remove", "user:ann", code=2).stderr
+    first.remove_tag("late")
 
 
-def test_where_tasks_came_from_and_go(seen: Any) -> None:
-    seen.run("seen.py", "run", "--n_items", "2")
-    run = Flow("Seen").latest_run
-    assert run is not None
+@pytest.mark.usefixtures("seen")
+def test_where_tasks_came_from_and_go() -> None:
+    run = first_run()
     ways = {
         task.id: ([one.id for one in task.parent_tasks], [one.id for one in task.child_tasks])
         for step in run
@@ -323,10 +344,9 @@ def test_loops_attempts_and_failures(seen: Any) -> None:
     assert end is not None and "KeyError" in str(end.exception) and end.exception.exception == "'Something'"
 
 
-def test_every_view_can_be_pickled(seen: Any) -> None:
-    seen.run("seen.py", "run")
-    run = Flow("Seen").latest_run
-    assert run is not None
+@pytest.mark.usefixtures("seen")
+def test_every_view_can_be_pickled() -> None:
+    run = first_run()
     task = run["start"].task
     views = [run.parent, run, run["start"], task, Task(task.pathspec, attempt=0), task["items"], task.data]
     for view in views:
@@ -342,22 +362,15 @@ def test_every_view_can_be_pickled(seen: Any) -> None:
 
 
 def test_the_code_of_a_run(seen: Any) -> None:
-    program = FLOW.replace("import sys\n", "import sys\nimport parts.beside\n", 1)
-    seen.write({"seen.py": program, "parts/beside.py": "x = 1\n", "parts/__init__.py": ""}).run("seen.py", "run")
     seen.write({"seen.py": "changed since", "parts/beside.py": "changed since"})
     code = Flow("Seen").latest_run["start"].task.code
-    assert code.flowspec == program.lstrip() and code.info == {"script": "seen.py", "flow_name": "Seen"}
+    assert code.flowspec == FLOW.lstrip() and code.info == {"script": "seen.py", "flow_name": "Seen"}
     assert sorted(code.tarball.getnames()) == ["parts/__init__.py", "parts/beside.py", "seen.py"]
     with code.extract() as folder:
         assert Path(folder, "parts", "beside.py").read_text() == "x = 1\n"
 
 
-def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = FLOW.replace(
-        "self._private = 1",
-        'self._private = self.again = b"x" * 9_000; self.twice = [self.again] * 2; self.text = "é" * 9_000',
-    )
-    seen.write({"seen.py": program}).run("seen.py", "run", "--n_items", "2")
+def test_dump_to_a_file(seen: Any) -> None:
     run = Flow("Seen").latest_run
     assert run is not None
 
@@ -367,10 +380,10 @@ def test_dump_to_a_file(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         return pickle.loads((seen.folder / "values").read_bytes())
 
     assert dumped(f"{run.id}/work", "--include", "y") == {
-        "/".join((run.id, "work", f"work[{index}]")): {"y": 2 * index} for index in range(2)
+        "/".join((run.id, "work", f"work[{index}]")): {"y": 2 * index} for index in range(3)
     }
     values = dumped("--private", "start", "--exclude", "grid,items,text,more")[f"{run.id}/start/start"]
-    assert values == {"n-items": 2, "_private": b"x" * 9_000, "again": b"x" * 9_000, "twice": [b"x" * 9_000] * 2}
+    assert values == {"n-items": 3, "_private": b"x" * 9_000, "again": b"x" * 9_000, "twice": [b"x" * 9_000] * 2}
     assert dumped("start", "--include", "nothing") == {f"{run.id}/start/start": {}}
     assert not (seen.folder / ".values.part").exists()
     shown = seen.run("seen.py", "dump", "start", "--include", "again,text", "--max-value-size", "9").stdout
@@ -399,7 +412,6 @@ def test_values_of_many_gigabytes_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_looking_from_the_command_line(seen: Any) -> None:
-    seen.run("seen.py", "run")
     shown = seen.run("seen.py", "show").stdout
     assert "A flow to look at." in shown and "Makes the items." in shown and "work for each of self.items" in shown
     dot = seen.run("seen.py", "output-dot").stdout
@@ -416,8 +428,9 @@ def test_looking_from_the_command_line(seen: Any) -> None:
     assert "did you mean '--n-items'" in seen.run("seen.py", "run", "--n-item", "3", code=2).stderr
 
 
-def test_runner(seen: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    script = str(seen.folder / "seen.py")
+def test_runner(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    project.write({"seen.py": FLOW, "parts/beside.py": "", "parts/__init__.py": ""})
+    script = str(project.folder / "seen.py")
     with Runner(script) as runner:
         first = runner.run(n_items=1, tags=["by-runner"])
         assert (first.status, first.returncode) == ("successful", 0)
@@ -426,10 +439,8 @@ def test_runner(seen: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     bad = Runner(script, show_output=False).run(n_items="many")
     assert bad.status == "failed" and bad.returncode == 2 and "n-items" in bad.stderr
 
-
-def test_runner_in_the_background(seen: Any) -> None:
     async def go() -> tuple[str, list[str]]:
-        async with Runner(str(seen.folder / "seen.py"), show_output=False) as runner:
+        async with Runner(script, show_output=False) as runner:
             started = await runner.async_run(n_items=2, grid={"b": 2})
             assert started.run.id == started.run_id
             lines = [line async for _, line in started.stream_log("stderr")]
@@ -438,4 +449,3 @@ def test_runner_in_the_background(seen: Any) -> None:
 
     status, lines = asyncio.run(go())
     assert status == "successful" and any("Seen succeeded" in line for line in lines)
-    assert Path(os.environ["STOKER_HOME"]).exists()

@@ -105,10 +105,17 @@ SELECT (SELECT count(*) FROM runs) AS runs, (SELECT count(*) FROM steps) AS step
 """
 
 
+@pytest.fixture(scope="module")
+def once(module_project: Any) -> Any:
+    """A flow with every kind of task, after its only run."""
+    module_project.write({"spun.py": FLOW}).run("spun.py", "run", "--rate", "0.25", "--quiet")
+    return module_project
+
+
 @pytest.fixture
-def spun(project: Any) -> Any:
-    project.write({"spun.py": FLOW}).run("spun.py", "run", "--rate", "0.25", "--quiet")
-    return project
+def spun(once: Any, within: Any) -> Any:
+    (once.folder / "stoker.toml").unlink(missing_ok=True)
+    return within(once.write({"spun.py": FLOW}))
 
 
 @pytest.fixture(autouse=True)
@@ -117,23 +124,22 @@ def _own_namespace() -> Any:
     namespaces.default_namespace()
 
 
+def origin(spun: Any) -> str:
+    """The id of the run that is spun from."""
+    return str(spun.client().runs(pipeline="Spun")[-1].id)
+
+
 def files(home: Path) -> dict[str, bytes]:
     """What the artifacts and logs of a home hold, by path."""
     found = [path for name in ("artifacts", "logs", "checkpoints", "spins") for path in (home / name).rglob("*")]
     return {str(path.relative_to(home)): path.read_bytes() for path in found if path.is_file()}
 
 
-def test_every_kind_of_task(spun: Any) -> None:
-    origin = spun.client().runs()[0].id
+def test_kinds_of_tasks(spun: Any) -> None:
+    id = origin(spun)
     for path, told in (
-        ("start", "start 0.25"),
-        ("meet", "meet l r 100000"),
-        ("piece", f"piece [(0, 2, 'a'), (0, 1, 0)] 100000 0.25 piece[0][0] {origin}"),
-        ("piece/piece[1][1]", f"piece [(1, 2, 'b'), (1, 2, 1)] 100000 0.25 piece[1][1] {origin}"),
-        (f"{origin}/inner_join/inner_join[1]", "inner_join ['b0', 'b1']"),
-        ("turn", "turn 0"),
-        (f"Spun/{origin}/turn/turn#3", "turn 2"),
-        (f"{origin}/last", "last [0, 1]"),
+        (f"Spun/{id}/turn/turn#3", "turn 2"),
+        (f"{id}/last", "last [0, 1]"),
     ):
         finished = spun.run("spun.py", "spin", path)
         assert f"│ {told}\n" in finished.stderr, finished.stderr
@@ -142,13 +148,14 @@ def test_every_kind_of_task(spun: Any) -> None:
     spun.run("spun.py", "spin", "node")
     assert [(spun.folder / name).read_text() for name in ("node0", "node1")] == ["2", "2"]
     # In this process, too, so that a breakpoint works.
-    assert "piece[0][0] " in spun.run("spun.py", "spin", "piece", "--debug").stdout
+    told = spun.run("spun.py", "spin", "piece", "--debug").stdout
+    assert f"piece [(0, 2, 'a'), (0, 1, 0)] 100000 0.25 piece[0][0] {id}" in told
 
 
 def test_nothing_of_it_is_kept(spun: Any) -> None:
     rows, before = spun.rows(COUNTS), files(spun.home)
     finished = spun.run("spun.py", "spin", "meet", "--run-id-file", "id")
-    assert "nothing of it was kept" in finished.stderr
+    assert "nothing of it was kept" in finished.stderr and "│ meet l r 100000\n" in finished.stderr
     assert spun.rows(COUNTS) == rows
     assert files(spun.home) == {**before, "spins/door": b""}
     with pytest.raises(NotFound):
@@ -159,7 +166,19 @@ def test_code_is_as_it_is_now_and_the_rest_as_it_was(spun: Any) -> None:
     text = FLOW.replace('print("turn", self.turns)', 'print("TURN", self.turns, self.rate, self.more, helper())')
     text = text.replace("default=0.5)", 'default=0.75)\n    more = Parameter("more", default="new")')
     spun.write({"spun.py": text.replace("class Spun", "def helper():\n    return 'helped'\n\nclass Spun", 1)})
-    assert "TURN 0 0.25 new helped" in spun.run("spun.py", "spin", "turn").stderr
+    # Where the stack has its steps does not matter: a spin is here.
+    spun.write({"stoker.toml": FAR})
+    finished = spun.run("spun.py", "spin", "turn", "--stack", "far")
+    assert "TURN 0 0.25 new helped" in finished.stderr and "runs here, in no image" in finished.stderr
+
+
+FAR = """
+[stacks.far]
+orchestrator = "docker"
+
+[stacks.far.settings.docker]
+requirements = ["no-such-package"]
+"""
 
 
 def test_a_step_that_the_run_did_not_come_to_yet(project: Any) -> None:
@@ -176,10 +195,9 @@ def test_a_step_that_the_run_did_not_come_to_yet(project: Any) -> None:
 def test_other_artifacts(spun: Any) -> None:
     spun.write({"mine.py": 'ARTIFACTS = {"made": "Z", "turns": 7, "rate": 9.5, "big": b"yy"}'})
     mine = ("--artifacts-module", "mine.py")
-    assert "turn 7" in spun.run("spun.py", "spin", "turn", *mine).stderr
     assert "inner_join ['Z', 'Z']" in spun.run("spun.py", "spin", "inner_join/inner_join[1]", *mine).stderr
-    assert "100000" not in spun.run("spun.py", "spin", "piece", *mine).stderr
-    assert " 2 9.5 piece" in spun.run("spun.py", "spin", "piece", *mine).stderr
+    told = spun.run("spun.py", "spin", "piece", *mine).stderr
+    assert "100000" not in told and " 2 9.5 piece" in told
     spun.write({"bad.py": "1 / 0", "none.py": "x = 1", "own.py": 'ARTIFACTS = {"_transition": 1}'})
     for file, message in (
         ("bad.py", "ZeroDivisionError"),
@@ -191,11 +209,12 @@ def test_other_artifacts(spun: Any) -> None:
 
 
 def test_what_is_kept_can_be_looked_at(spun: Any) -> None:
-    newest = spun.client().runs()[0].id
+    newest = origin(spun)
     cache = spun.rows("SELECT * FROM cache")
     finished = spun.run("spun.py", "spin", "piece/piece[1][0]", "--persist", "--run-id-file", "id")
     id = (spun.folder / "id").read_text()
     assert f"Task('Spun/{id}/piece/piece[1][0]')" in finished.stderr
+    assert f"│ piece [(1, 2, 'b'), (0, 2, 0)] 100000 0.25 piece[1][0] {newest}\n" in finished.stderr
     task = Task(f"Spun/{id}/piece/piece[1][0]")
     assert task.successful and task.data.made == "b0" and task.data.rate == 0.25 and len(task.data.big) == 100_000
     assert "piece[1][0]" in task.stdout
@@ -209,8 +228,9 @@ def test_what_is_kept_can_be_looked_at(spun: Any) -> None:
     assert "piece[1][0]" in (spun.folder / "page.html").read_text()
     assert spun.rows("SELECT * FROM cache") == cache
     # It is no run of the flow: that is not resumed, and not spun again.
-    resumed = spun.run("spun.py", "resume").stderr
-    assert "repeats run" in resumed and f"repeats run {id}" not in resumed
+    resumed = spun.run("spun.py", "resume", "end").stderr
+    assert f"repeats run {newest}" in resumed
+    spun.client().delete(spun.client().runs(pipeline="Spun")[0].id)
     assert "is a spin itself" in spun.run("spun.py", "spin", f"{id}/piece", code=2).stderr
 
 
@@ -285,15 +305,15 @@ def test_decorators(project: Any) -> None:
 
 
 def test_what_is_refused_says_what_to_do(spun: Any) -> None:
-    origin = spun.client().runs()[0].id
+    id = origin(spun)
     for words, told in (
         ([], "spin takes one step"),
         (["turn", "gang"], "spin takes one step"),
         (["trun"], "did you mean 'turn'"),
         (["nowhere/turn"], "there is no run 'nowhere'"),
-        ([f"{origin}/turn/gang"], "names no task of step 'turn'"),
+        ([f"{id}/turn/gang"], "names no task of step 'turn'"),
         (["turn/turn#9"], "did you mean 'turn#3' or 'turn#2'"),
-        (["node/node[1]"], f"spin {origin}/node/node"),
+        (["node/node[1]"], f"spin {id}/node/node"),
         (["turn", "--rate", "3"], "parameters are those of the earlier run"),
         (["turn", "--persist", "--no-persist"], "are both given"),
         (["turn", "--namespace", "user:bob"], "has not been run yet in namespace 'user:bob'"),
@@ -304,7 +324,7 @@ def test_what_is_refused_says_what_to_do(spun: Any) -> None:
     spun.write({"other.py": FLOW.replace("Spun", "Other")})
     never = spun.run("other.py", "spin", "turn", code=2).stderr
     assert "Other has not been run yet" in never and "`run` the flow once" in never
-    assert "is of 'Spun', not of 'Other'" in spun.run("other.py", "spin", f"{origin}/turn", code=2).stderr
+    assert "is of 'Spun', not of 'Other'" in spun.run("other.py", "spin", f"{id}/turn", code=2).stderr
     assert "--artifacts-module" in spun.run("spun.py", "spin", "--help").stdout
     renamed = FLOW.replace("def turn(", "def round(").replace("self.turn)", "self.round)")
     spun.write({"spun.py": renamed.replace("self.turn,", "self.round,")})
@@ -312,30 +332,12 @@ def test_what_is_refused_says_what_to_do(spun: Any) -> None:
     assert "task 'outer_join' went on to step 'turn', which the flow no longer has" in gone
 
 
-FAR = """
-[stacks.far]
-orchestrator = "docker"
-
-[stacks.far.settings.docker]
-requirements = ["no-such-package"]
-"""
-
-
-def test_platforms_of_the_stack_are_left_aside(spun: Any) -> None:
-    spun.write({"stoker.toml": FAR})
-    finished = spun.run("spun.py", "spin", "piece", "--stack", "far")
-    assert "runs here, in no image" in finished.stderr and "piece [(0" in finished.stderr
-
-
 def test_runner(spun: Any) -> None:
     script = str(spun.folder / "spun.py")
     spun.write({"mine.py": 'ARTIFACTS = {"turns": 7}'})
     with Runner(script, show_output=False, cwd=str(spun.folder)) as runner:
-        kept = runner.spin("turn", artifacts_module="mine.py", persist=True)
-        assert (kept.status, kept.returncode) == ("successful", 0), kept.stderr
-        assert kept.task.data.turns == 8 and kept.task.stdout == "turn 7\n"
-        passing = runner.spin("turn", persist=False)
-        assert passing.status == "successful" and "turn 0" in passing.stderr
+        passing = runner.spin("piece/piece[1][1]", persist=False)
+        assert (passing.status, passing.returncode) == ("successful", 0) and "piece [(1, 2, 'b')" in passing.stderr
         with pytest.raises(NotFound, match="nothing of the task was kept"):
             _ = passing.task
         bad = runner.spin("trun")
@@ -345,11 +347,12 @@ def test_runner(spun: Any) -> None:
 
     async def go() -> Any:
         async with Runner(script, show_output=False, cwd=str(spun.folder)) as runner:
-            found = await runner.async_spin("piece/piece[1][1]", persist=True)
-            await found.wait(timeout=120)
-            return found.task.data.made
+            kept = await runner.async_spin("turn", artifacts_module="mine.py", persist=True)
+            await kept.wait(timeout=120)
+            return kept.task
 
-    assert asyncio.run(go()) == "b1"
+    task = asyncio.run(go())
+    assert task.data.turns == 8 and task.stdout == "turn 7\n"
     namespace(None)
 
 
