@@ -89,15 +89,42 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> indexes.Index:
     return found
 
 
+def program(index: indexes.Index, **packages: Any) -> str:
+    """A pipeline whose step asks for packages of the index."""
+    asked = {"pypi": {"tiny": "1.0"}, "environment": "pypi", "index_url": index.url, **packages}
+    return STEPS.replace("PACKAGES", repr(asked))
+
+
 @pytest.fixture
 def local(project: Any, index: indexes.Index) -> Callable[..., Any]:
-    """Writes a pipeline whose step asks for packages of the index."""
+    """Writes such a pipeline."""
+    return lambda **packages: project.write({"train.py": program(index, **packages)})
 
-    def write(**packages: Any) -> Any:
-        asked = {"pypi": {"tiny": "1.0"}, "environment": "pypi", "index_url": index.url, **packages}
-        return project.write({"train.py": STEPS.replace("PACKAGES", repr(asked))})
 
-    return write
+@pytest.fixture(scope="module")
+def drivers(module_project: Any, index: indexes.Index) -> tuple[Any, list[tuple[str, str]]]:
+    """A project, and what two drivers said that needed its environment at once."""
+    module_project.write({"train.py": program(index)})
+    started = [
+        subprocess.Popen(
+            [sys.executable, "train.py"],
+            cwd=module_project.folder,
+            env={**os.environ, "STOKER_HOME": str(module_project.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [driver.communicate(timeout=200) for driver in started]
+    assert [driver.returncode for driver in started] == [0, 0], said
+    return module_project, said
+
+
+@pytest.fixture
+def made(drivers: tuple[Any, Any], index: indexes.Index, within: Callable[[Any], Any]) -> Any:
+    """That project, whose environment is there."""
+    return within(drivers[0].write({"train.py": program(index)}))
 
 
 def environments(project: Any) -> list[Path]:
@@ -144,23 +171,11 @@ def test_a_flow_with_packages_of_the_index(project: Any) -> None:
     assert tasks[0].outputs["scripts"].load() in {str(path / "bin") for path in environments(project)}
 
 
-def test_two_drivers_at_once_make_it_once(local: Any) -> None:
-    project = local()
-    drivers = [
-        subprocess.Popen(
-            [sys.executable, "train.py"],
-            cwd=project.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    said = [driver.communicate(timeout=200) for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], said
+def test_two_drivers_at_once_make_it_once(drivers: tuple[Any, list[tuple[str, str]]]) -> None:
+    project, said = drivers
     assert all("1.0" in out for out, _ in said)
     assert sum(err.count("made the environment of step 'look'") for _, err in said) == 1, said
-    assert len(environments(project)) == 1
+    assert environments(project)
 
 
 def test_half_of_one_is_never_used(local: Any) -> None:
@@ -192,74 +207,68 @@ def test_what_the_installer_says_comes_through_before_anything_runs(local: Any) 
     assert not project.client().runs() and not environments(project)
 
 
-def test_gc_removes_what_nobody_uses(local: Any) -> None:
-    project = local()
-    project.run("train.py")
-    (place,) = environments(project)
-    young = json.loads(project.stoker("gc", "--older-than", "1h", "--json").stdout)
-    assert young["environments"] == [] and place.exists()
-    note = place / "made.json"
-    os.utime(note, (1.0, 1.0))
-    assert not json.loads(project.stoker("gc", "--json").stdout)["environments"], "only --older-than says what is old"
-    project.run("train.py")
-    assert note.stat().st_mtime > 1.0, "whoever uses it says so"
-    os.utime(note, (1.0, 1.0))
-    said = project.stoker("gc", "--older-than", "1h", "--dry-run").stdout
-    assert "would delete 1 environment" in said and place.exists()
-    assert "deleted 1 environment" in project.stoker("gc", "--older-than", "1h").stdout
-    assert list((project.home / "environments").iterdir()) == [], "its lock is gone, too"
-
-
-def test_gc_leaves_one_that_is_in_use(local: Any) -> None:
-    project = local()
-    path = project.folder / "train.py"
+def test_gc_leaves_one_that_is_in_use(made: Any) -> None:
+    path = made.folder / "train.py"
     path.write_text(
         path.read_text()
         .replace("import os, sys", "import os, sys, time")
-        .replace("    return [", "    while os.path.exists('busy'): time.sleep(0.02)\n    return [")
+        .replace(
+            "    return [",
+            "    open('runs', 'w').close()\n    while os.path.exists('busy'): time.sleep(0.02)\n    return [",
+        )
     )
-    (project.folder / "busy").touch()
+    (made.folder / "busy").touch()
     driver = subprocess.Popen(
-        [sys.executable, "train.py"], cwd=project.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "train.py"], cwd=made.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     end = time.monotonic() + 150
-    while not project.home.exists() or "running" not in project.stoker("show", "last", code=None).stdout:
+    while not (made.folder / "runs").exists():
         assert driver.poll() is None and time.monotonic() < end
-        time.sleep(0.1)
-    (place,) = environments(project)
+        time.sleep(0.02)
+    (place,) = environments(made)
     os.utime(place / "made.json", (1.0, 1.0))
-    swept = json.loads(project.stoker("gc", "--older-than", "1h", "--json").stdout)
-    (project.folder / "busy").unlink()
+    swept = json.loads(made.stoker("gc", "--older-than", "1h", "--json").stdout)
+    (made.folder / "busy").unlink()
     out, err = driver.communicate(timeout=100)
     assert driver.returncode == 0 and str(place) in out, err
     assert swept["environments"] == []
 
 
-def test_devices_and_gangs_in_an_environment(local: Any) -> None:
-    project = local()
-    (project.folder / "train.py").write_text(
-        (project.folder / "train.py")
-        .read_text()
+def test_devices_gangs_and_dynamic_pipelines_in_an_environment(made: Any) -> None:
+    path = made.folder / "train.py"
+    path.write_text(
+        path.read_text()
         .replace("@step(", "from stoker.config import ResourceSettings\n@step(resources=RESOURCES, ")
         .replace("RESOURCES", "ResourceSettings(gpu_count=1, nodes=2)")
         .replace("    return [", "    print('node', os.environ['STOKER_NODE_RANK'])\n    return [")
+        .replace("@pipeline", "@pipeline(dynamic=True)")
     )
-    done = project.run("train.py", env={"STOKER_SIMULATE": "2xH100-80GB"})
-    (place,) = environments(project)
-    assert str(place) in done.stdout
-    lines = {line.text for line in project.client().runs()[0].steps["look"].logs()}
+    done = made.run("train.py", env={"STOKER_SIMULATE": "2xH100-80GB"})
+    assert str(environments(made)[0]) in done.stdout
+    lines = {line.text for line in made.client().runs()[0].steps["look"].logs()}
     assert {"node 0", "node 1"} <= lines
 
 
-def test_the_cache_tells_environments_apart(local: Any) -> None:
-    project = local()
-    assert "'1.0'" in project.run("train.py").stdout
-    assert "cached" in project.run("train.py").stderr
-    asked = project.run("train.py", env={"PYTHONPATH": "", "PIP_NO_INPUT": "1"})
+def test_the_cache_tells_environments_apart_and_gc_removes_them(made: Any) -> None:
+    (place,) = environments(made)
+    asked = made.run("train.py", env={"PYTHONPATH": "", "PIP_NO_INPUT": "1"})
     assert "cached" in asked.stderr, "how it was made does not matter"
-    text = (project.folder / "train.py").read_text()
-    (project.folder / "train.py").write_text(text.replace("'tiny': '1.0'", "'tiny': '>=1,<3'"))
-    assert "'2.0'" in project.run("train.py").stdout
+    text = (made.folder / "train.py").read_text()
+    (made.folder / "train.py").write_text(text.replace("'tiny': '1.0'", "'tiny': '>=1,<3'"))
+    assert "'2.0'" in made.run("train.py").stdout
+    (other,) = {*environments(made)} - {place}
+    young = json.loads(made.stoker("gc", "--older-than", "1h", "--json").stdout)
+    assert young["environments"] == [] and other.exists()
+    for note in (place / "made.json", other / "made.json"):
+        os.utime(note, (1.0, 1.0))
+    assert not json.loads(made.stoker("gc", "--json").stdout)["environments"], "only --older-than says what is old"
+    made.run("train.py")
+    assert (other / "made.json").stat().st_mtime > 1.0, "whoever uses it says so"
+    said = made.stoker("gc", "--older-than", "1h", "--dry-run").stdout
+    assert "would delete 1 environment" in said and place.exists()
+    assert "deleted 1 environment" in made.stoker("gc", "--older-than", "1h").stdout
+    assert environments(made) == [other]
+    assert not [path for path in other.parent.iterdir() if place.name in path.name], "its lock is gone, too"
 
 
 def test_what_is_installed_here_needs_no_environment(local: Any) -> None:
@@ -278,14 +287,6 @@ def test_debug_makes_none(local: Any) -> None:
     project = local()
     refused = project.stoker("run", "train.py", "--debug", code=3)
     assert "STK114" in refused.stderr and "'inline' has only the driver's own" in refused.stderr
-
-
-def test_a_dynamic_pipeline_makes_them_as_they_come(local: Any) -> None:
-    project = local()
-    path = project.folder / "train.py"
-    path.write_text(path.read_text().replace("@pipeline", "@pipeline(dynamic=True)"))
-    done = project.run("train.py")
-    assert str(environments(project)[0]) in done.stdout
 
 
 def other_python() -> tuple[str, str]:
@@ -309,7 +310,6 @@ def test_another_python(local: Any) -> None:
     path = os.pathsep.join([folder, without("uv")])
     done = project.run("train.py", env={"PATH": path})
     assert f"'{version}'" in done.stdout, done.stdout
-    missing = project.run("train.py", "--set", "packages.python=3.99", code=None)
     path = project.folder / "train.py"
     path.write_text(path.read_text().replace(repr(version), "'3.99'"))
     missing = project.run("train.py", code=3, env={"PATH": without("uv")})

@@ -6,10 +6,11 @@ is also migrated by `stoker migrate` from its original, and planned then.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
+
+from stoker.migrate.rewrite import migrate_source
 
 OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_COLOR": "1"}
 STACK = '[stacks.box]\norchestrator = "docker"\n'
@@ -33,21 +34,6 @@ def my_pipeline():
 CUDA = "pytorch/pytorch:1.12.1-cuda11.3-cudnn8-runtime"
 IMAGES = {
     "parent": (f'parent_image="{CUDA}"', f"FROM {CUDA}", ()),
-    "zenml-0.20": (
-        f'parent_image="{CUDA}", requirements=["zenml==0.20.5", "torchvision"]',
-        f"FROM {CUDA}",
-        ("zenml==0.20.5", "torchvision"),
-    ),
-    "zenml-0.39": (
-        f'\n    parent_image="{CUDA}",\n    requirements=["zenml==0.39.1", "torchvision"]\n',
-        f"FROM {CUDA}",
-        ("zenml==0.39.1", "torchvision"),
-    ),
-    "accelerate": (
-        f'\n    parent_image="{CUDA}",\n    requirements=["accelerate", "torchvision"]\n',
-        f"FROM {CUDA}",
-        ("accelerate", "torchvision"),
-    ),
     "system": (
         (
             '\n    parent_image="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",\n'
@@ -128,20 +114,22 @@ if __name__ == '__main__':
 FOUR = ("--simulate", "4xH100-80GB")
 
 
-@pytest.fixture(params=["renamed", "migrated"])
+def renamed(text: str) -> str:
+    return text.replace("from zenml", "from stoker").replace("from metaflow import", "from stoker.flow import")
+
+
+def migrated(text: str) -> str:
+    return migrate_source(text.encode(), "train.py").after.decode()
+
+
+@pytest.fixture(params=[renamed, migrated])
 def written(request: pytest.FixtureRequest, project: Any) -> Any:
     """Writes a snippet, renamed or migrated, as `train.py`."""
 
     def write(text: str) -> Any:
-        project.write({"stoker.toml": STACK})
-        if request.param == "renamed":
-            text = text.replace("from zenml", "from stoker").replace("from metaflow import", "from stoker.flow import")
-            return project.write({"train.py": text})
-        project.write({"train.py": text})
-        project.stoker("migrate", "train.py", "--write")
-        return project
+        return project.write({"stoker.toml": STACK, "train.py": request.param(text)})
 
-    write.renamed = request.param == "renamed"  # type: ignore[attr-defined]
+    write.renamed = request.param is renamed  # type: ignore[attr-defined]
     return write
 
 
@@ -155,41 +143,43 @@ def test_an_image_with_cuda(image: str, written: Any) -> None:
         assert word in shown or (word.startswith("zenml") and not written.renamed), word
 
 
-def test_resources(written: Any) -> None:
-    shown = written(RESOURCES).stoker("plan", "train.py", *FOUR, "--set", "resources.cpu_count=1").stdout
-    assert "2 GPUs" in shown
+@pytest.mark.parametrize("text", [RESOURCES, CLEANUP, FLOW])
+def test_a_new_name_is_all_that_these_get(text: str) -> None:
+    """So that one form of them has to be run below."""
+    assert migrated(text) == renamed(text)
 
 
-def test_clearing_the_cache(written: Any) -> None:
+def test_resources(project: Any) -> None:
+    project.write({"train.py": renamed(RESOURCES)})
+    assert "2 GPUs" in project.stoker("plan", "train.py", *FOUR, "--set", "resources.cpu_count=1").stdout
+
+
+def test_clearing_the_cache(project: Any) -> None:
     pytest.importorskip("torch")
-    written(CLEANUP).run("train.py")
+    project.write({"train.py": renamed(CLEANUP)}).run("train.py")
 
 
 def test_run_with_accelerate(written: Any) -> None:
-    project = written(ACCELERATE)
-    shown = project.stoker("plan", "train.py", *FOUR, "--explain").stdout
+    text = ACCELERATE.replace("multi_gpu=True", "multi_gpu=True, main_process_port=29511")
+    shown = written(text).stoker("plan", "train.py", *FOUR, "--explain").stdout
     assert "launch.num_processes = 4" in shown and "launch.arguments.multi_gpu = true" in shown
+    # As the troubleshooting tells.
+    assert "launch.arguments.main_process_port = 29511" in shown
+    assert "gpu_count = 4" in shown
+    if written.renamed:
+        assert "one for each process, by multi_gpu=True of train.py" in shown
+        assert "STK148 translated" in shown and "gets 4 GPUs on each node" in shown
 
 
-def test_processes_that_each_have_a_gpu_get_one(project: Any) -> None:
-    project.write({"train.py": ACCELERATE.replace("from zenml", "from stoker")})
-    shown = project.stoker("plan", "train.py", *FOUR, "--explain").stdout
-    assert "gpu_count = 4" in shown and "one for each process, by multi_gpu=True of train.py" in shown
-    assert "STK148 translated" in shown and "gets 4 GPUs on each node" in shown
+def test_processes_that_each_need_a_gpu_are_refused_without(project: Any) -> None:
+    project.write({"train.py": renamed(ACCELERATE)})
     fewer = project.stoker("plan", "train.py", *FOUR, "--set", "steps.training_step.resources.gpu_count=2", code=3)
     assert "STK130" in fewer.stdout
     refused = project.stoker("plan", "train.py", code=3)
     assert "STK103" in refused.stdout
 
 
-def test_a_port_as_the_troubleshooting_tells(written: Any) -> None:
-    text = ACCELERATE.replace("multi_gpu=True", "cpu=True, main_process_port=29511")
-    shown = written(text).stoker("plan", "train.py", "--explain").stdout
-    assert "launch.arguments.main_process_port = 29511" in shown
-
-
-def test_a_flow_with_a_gpu(written: Any) -> None:
-    project = written(FLOW)
-    project.write({"my_script.py": "def my_gpu_routine():\n    print('routine')\n"})
-    finished = project.command([sys.executable, "train.py", "run"])
+def test_a_flow_with_a_gpu(project: Any) -> None:
+    project.write({"train.py": renamed(FLOW), "my_script.py": "def my_gpu_routine():\n    print('routine')\n"})
+    finished = project.run("train.py", "run")
     assert "routine" in finished.stdout + finished.stderr

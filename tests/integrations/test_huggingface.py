@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -230,11 +229,11 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("way", [(sys.executable,), (sys.executable, "-m", "stoker", "run")], ids=["python", "stoker"])
 @pytest.mark.parametrize("misuse", MISUSED)
-def test_misuse_ends_the_program_with_its_message_alone(misuse: str, way: tuple[str, ...], project: Any) -> None:
+def test_misuse_ends_the_program_with_its_message_alone(misuse: str, project: Any) -> None:
     project.write({"train.py": MISUSED[misuse]})
-    finished = project.command([*way, "train.py"], code=2)
+    # At the call it is Python that meets it; where a file is only read, `stoker run`.
+    finished = project.run("train.py", code=2) if misuse == "inside" else project.stoker("run", "train.py", code=2)
     assert finished.stderr.startswith(f"error: {TOLD[misuse]}"), finished.stderr
     assert "@run_with_accelerate(num_processes=4, multi_gpu=True)\n    @step" in finished.stderr
     assert "Traceback" not in finished.stderr and "/stoker/" not in finished.stderr

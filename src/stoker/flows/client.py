@@ -15,15 +15,13 @@ from stoker.core.errors import NotFound, nearest
 from stoker.core.graph import GANG, OWN, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.units import UNSET
-from stoker.flows.exceptions import (
-    MetaflowInvalidPathspec,
-    MetaflowNamespaceMismatch,
-    MetaflowNotFound,
-    failure_of,
-)
+from stoker.flows.exceptions import MetaflowNamespaceMismatch, MetaflowNotFound, failure_of
 from stoker.flows.namespaces import (
+    attempt_number,
     client,
     get_namespace,
+    one_or_more,
+    parts_of,
     replace_tags,
     rows_by_step,
     stored_run,
@@ -47,8 +45,7 @@ class Metaflow:
         return list(self)
 
     def __iter__(self) -> Iterator[Flow]:
-        names = [run.pipeline for run in client().runs(limit=None, tag=get_namespace())]
-        return (Flow(name) for name in dict.fromkeys(names))
+        return map(Flow, dict.fromkeys(run.pipeline for run in client().runs(limit=None, tag=get_namespace())))
 
     def __getitem__(self, name: str) -> Flow:
         return Flow(name)
@@ -67,10 +64,12 @@ class MetaflowObject:
     """How many names its path has."""
     _child_noun: ClassVar[str] = "child"
     _run: StoredRun
+    _attempt: int | None = None
+    """The attempt that was chosen, if one was."""
 
-    def __init__(self, pathspec: str, namespace: str | None) -> None:
+    def __init__(self, pathspec: str, namespace: Any) -> None:
         self.pathspec = pathspec
-        self._namespace = namespace
+        self._namespace: str | None = get_namespace() if namespace is UNSET else namespace
 
     @property
     def id(self) -> str:
@@ -141,7 +140,8 @@ class MetaflowObject:
         return f"{type(self).__name__}('{self.pathspec}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _found_again, (type(self), self.pathspec, {"_namespace": self._namespace})
+        options = {"_namespace": self._namespace, **({} if self._attempt is None else {"attempt": self._attempt})}
+        return _found_again, (type(self), self.pathspec, options)
 
 
 def _found_again(kind: type[MetaflowObject], pathspec: str, options: Mapping[str, Any]) -> MetaflowObject:
@@ -154,8 +154,8 @@ class Flow(MetaflowObject):
     _parts = 1
 
     def __init__(self, pathspec: str, *, _namespace: Any = UNSET) -> None:
-        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
-        parts_of(pathspec, self)
+        super().__init__(pathspec, _namespace)
+        parts_of(pathspec, type(self).__name__, self._parts)
         self._client = client()
         if next(self.runs(), None) is None:
             if self._client.runs(pipeline=pathspec, limit=1):
@@ -222,23 +222,27 @@ class Flow(MetaflowObject):
             raise KeyError(error.message) from None
 
 
-class Run(MetaflowObject):
+class _WithCode(MetaflowObject):
+    """What runs and tasks have in common."""
+
+    @property
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
+
+
+class Run(_WithCode):
     """One run: `Run("Train/1qge…")`."""
 
     _parts = 2
     _child_noun = "step"
 
     def __init__(
-        self,
-        pathspec: str,
-        *,
-        _of: StoredRun | None = None,
-        _namespace: Any = UNSET,
-        _namespace_check: bool = True,
+        self, pathspec: str, *, _of: StoredRun | None = None, _namespace: Any = UNSET, _namespace_check: bool = True
     ) -> None:
         _namespace = _namespace if _namespace_check else None
-        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
-        flow, id = parts_of(pathspec, self)
+        super().__init__(pathspec, _namespace)
+        flow, id = parts_of(pathspec, type(self).__name__, self._parts)
         self._run = _of or stored_run(flow, id, self._namespace)
         self.pathspec = f"{self.path_components[0]}/{self._run.id}"
 
@@ -285,7 +289,7 @@ class Run(MetaflowObject):
 
     def add_tag(self, tag: str | Iterable[str]) -> None:
         """Give it a tag."""
-        self.replace_tags((), _one_or_more(tag))
+        self.replace_tags((), one_or_more(tag))
 
     def add_tags(self, tags: Iterable[str]) -> None:
         """Give it tags; those that it has by itself are left out."""
@@ -293,7 +297,7 @@ class Run(MetaflowObject):
 
     def remove_tag(self, tag: str | Iterable[str]) -> None:
         """Take a tag off; one that it does not have is fine."""
-        self.replace_tags(_one_or_more(tag), ())
+        self.replace_tags(one_or_more(tag), ())
 
     def remove_tags(self, tags: Iterable[str]) -> None:
         """Take tags off."""
@@ -301,7 +305,7 @@ class Run(MetaflowObject):
 
     def replace_tag(self, tag_to_remove: str | Iterable[str], tag_to_add: str | Iterable[str]) -> None:
         """One tag for another."""
-        self.replace_tags(_one_or_more(tag_to_remove), _one_or_more(tag_to_add))
+        self.replace_tags(one_or_more(tag_to_remove), one_or_more(tag_to_add))
 
     def replace_tags(self, tags_to_remove: Iterable[str], tags_to_add: Iterable[str]) -> None:
         """Take some tags off and give others, all or none; those that it got by itself stay."""
@@ -333,17 +337,8 @@ class Run(MetaflowObject):
         return None if end is None else end.data
 
     @property
-    def code(self) -> MetaflowCode | None:
-        """The files of the run's code, as they were; None where they were not kept."""
-        return code_of(self._run)
-
-    @property
     def trigger(self) -> None:
         """None: no event starts a run here."""
-
-
-def _one_or_more(tags: str | Iterable[str]) -> Iterable[str]:
-    return [tags] if isinstance(tags, (str, bytes)) else tags
 
 
 class Step(MetaflowObject):
@@ -359,9 +354,9 @@ class Step(MetaflowObject):
         _of: tuple[StoredRun, list[StepRow]] | None = None,
         _namespace: Any = UNSET,
     ) -> None:
-        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
+        super().__init__(pathspec, _namespace)
         if _of is None:
-            name, id, step = parts_of(pathspec, self)
+            name, id, step = parts_of(pathspec, type(self).__name__, self._parts)
             run = stored_run(name, id, self._namespace)
             rows = rows_by_step(run)
             if step not in rows:
@@ -453,7 +448,7 @@ class Step(MetaflowObject):
         """None, as for its tasks."""
 
 
-class Task(MetaflowObject):
+class Task(_WithCode):
     """One task; of a `num_parallel` one node. `attempt`, from 0, chooses one of its attempts instead of the last."""
 
     _parts = 4
@@ -469,8 +464,8 @@ class Task(MetaflowObject):
         _namespace_check: bool = True,
     ) -> None:
         _namespace = _namespace if _namespace_check else None
-        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
-        self._attempt = _attempt_number(attempt)
+        super().__init__(pathspec, _namespace)
+        self._attempt = attempt_number(attempt)
         self.node: int | None
         if _of is None:
             _of = self._found()
@@ -483,7 +478,7 @@ class Task(MetaflowObject):
         return Step(self.pathspec.rpartition("/")[0], _of=(self._run, rows), _namespace=self._namespace)
 
     def _found(self) -> tuple[StoredRun, StepRow, int | None]:
-        flow, id, step, key = parts_of(self.pathspec, self)
+        flow, id, step, key = parts_of(self.pathspec, "Task", self._parts)
         run = stored_run(flow, id, self._namespace)
         rows = rows_by_step(run).get(step, [])
         tasks = Step(f"{flow}/{id}/{step}", _of=(run, rows), _namespace=self._namespace).in_order() if rows else ()
@@ -638,11 +633,6 @@ class Task(MetaflowObject):
         return {one.name: one.value for one in self.metadata}
 
     @property
-    def code(self) -> MetaflowCode | None:
-        """The files of the run's code, as they were; None where they were not kept."""
-        return code_of(self._run)
-
-    @property
     def environment_info(self) -> None:
         """None: what a task's environment is made of stands in the run's plan, `stoker show RUN` has it."""
 
@@ -689,15 +679,12 @@ class Task(MetaflowObject):
         attempt = "" if self._attempt is None else f", attempt={self._attempt}"
         return f"Task('{self.pathspec}'{attempt})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {"attempt": self._attempt, "_namespace": self._namespace}
-        return _found_again, (type(self), self.pathspec, options)
-
 
 class DataArtifact(MetaflowObject):
     """One artifact of a task."""
 
     _parts = 5
+    _artifact: StoredArtifact
 
     def __init__(
         self,
@@ -707,17 +694,16 @@ class DataArtifact(MetaflowObject):
         _of: tuple[Task, StoredArtifact] | None = None,
         _namespace: Any = UNSET,
     ) -> None:
-        super().__init__(pathspec, get_namespace() if _namespace is UNSET else _namespace)
+        super().__init__(pathspec, _namespace)
         if _of is None:
-            *_, name = parts_of(pathspec, self)
+            *_, name = parts_of(pathspec, type(self).__name__, self._parts)
             task = Task(pathspec.rpartition("/")[0], attempt, _namespace=self._namespace)
             try:
                 _of = (task, task[name]._artifact)
             except KeyError as error:
                 raise MetaflowNotFound(str(error.args[0])) from None
-        self._task: Task = _of[0]
-        self._artifact: StoredArtifact = _of[1]
-        self._run, self._namespace = self._task._run, self._task._namespace
+        self._task, self._artifact = _of
+        self._run, self._namespace, self._attempt = self._task._run, self._task._namespace, self._task._attempt
 
     @property
     def parent(self) -> Task:
@@ -760,10 +746,6 @@ class DataArtifact(MetaflowObject):
         """The same."""
         return self.created_at
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {"attempt": self._task._attempt, "_namespace": self._namespace}
-        return _found_again, (type(self), self.pathspec, options)
-
 
 class TaskArtifacts:
     """A task's artifacts as attributes."""
@@ -802,27 +784,6 @@ class TaskData(TaskArtifacts):
 def view_of(run: StoredRun) -> Run:
     """A run of the store as a view, in whichever namespace it is."""
     return Run(f"{run.pipeline}/{run.id}", _of=run, _namespace=None)
-
-
-def parts_of(pathspec: str, of: MetaflowObject) -> list[str]:
-    """The names in a path; one with too few or too many is refused."""
-    parts, kind = pathspec.split("/"), type(of).__name__
-    if len(parts) != of._parts or not all(parts):
-        example = "/".join(("Flow", "RUN", "step", "task", "artifact")[: of._parts])
-        raise MetaflowInvalidPathspec(f"{pathspec!r} names no {kind}", fix=f"write {kind}('{example}')")
-    return parts
-
-
-def _attempt_number(attempt: Any) -> int | None:
-    if attempt is None:
-        return None
-    try:
-        number = int(attempt)
-    except (TypeError, ValueError):
-        number = -1
-    if number < 0:
-        raise MetaflowNotFound(f"attempt={attempt!r} is not the number of an attempt", fix="write 0 for the first")
-    return number
 
 
 def _naive(time: datetime) -> datetime:

@@ -135,7 +135,7 @@ def decorator(name: str) -> Callable[..., Any]:
 # Packages, platforms and secrets
 
 
-FIELDS: Final[Mapping[str, str]] = {"pypi": "pypi", "uv": "pypi", "conda": "conda"}
+FIELDS: Final[Mapping[str, str]] = {"pypi": "pypi", "conda": "conda", "uv": "pypi"}
 """decorator → the field that has its packages"""
 BASES: Final[Mapping[str, str]] = {"pypi_base": "pypi", "conda_base": "conda"}
 """decorator of a class → the one of a step that it stands for"""
@@ -506,21 +506,15 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
     "pytorch_parallel": DecoratorKind(
         words={}, help="The same as `@parallel`: nodes get torch's variables in any case."
     ),
-    "pypi": DecoratorKind(
-        words=_unset(WORDS["pypi"]),
-        check=functools.partial(_check_packages, "pypi"),
-        help="Packages that the step needs: in its image, or with `--environment=pypi` in an environment made here.",
-    ),
-    "conda": DecoratorKind(
-        words=_unset(WORDS["conda"]),
-        check=functools.partial(_check_packages, "conda"),
-        help="Packages that the step needs: in its image, or with `--environment=conda` in an environment made here.",
-    ),
-    "uv": DecoratorKind(
-        words=_unset(WORDS["pypi"]),
-        check=functools.partial(_check_packages, "pypi"),
-        help="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
-    ),
+    **{
+        name: DecoratorKind(
+            words=_unset(WORDS[field]),
+            check=functools.partial(_check_packages, field),
+            help=f"Packages that the step needs: in its image, or with `--environment={name}` in an environment made "
+            "here.",
+        )
+        for name, field in FIELDS.items()
+    },
     "huggingface_hub": DecoratorKind(
         words={"load": ()},
         for_worker=True,
@@ -599,18 +593,15 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
         many=True,
         help="An object that the flow waits for where it is deployed on Airflow: kept with the flow.",
     ),
-    "pypi_base": DecoratorKind(
-        words=_unset(WORDS["pypi"]),
-        of_flow=True,
-        check=functools.partial(_check_packages, "pypi"),
-        help="`@pypi` for every step of the flow.",
-    ),
-    "conda_base": DecoratorKind(
-        words=_unset(WORDS["conda"]),
-        of_flow=True,
-        check=functools.partial(_check_packages, "conda"),
-        help="`@conda` for every step of the flow.",
-    ),
+    **{
+        name: DecoratorKind(
+            words=_unset(WORDS[field]),
+            of_flow=True,
+            check=functools.partial(_check_packages, field),
+            help=f"`@{field}` for every step of the flow.",
+        )
+        for name, field in BASES.items()
+    },
 }
 """The decorators that are no platform's, by name."""
 
@@ -654,39 +645,9 @@ FOR_WORKER: Final = frozenset(name for name, kind in _OWN.items() if kind.for_wo
 BUILT_IN: Final = frozenset({*_OWN, *built_in_platforms()})
 """The names of Stoker's own decorators."""
 
-resources = decorator("resources")
-retry = decorator("retry")
-catch = decorator("catch")
-timeout = decorator("timeout")
-environment = decorator("environment")
-secrets = decorator("secrets")
-card = decorator("card")
-parallel = decorator("parallel")
-pytorch_parallel = decorator("pytorch_parallel")
-pypi = decorator("pypi")
-conda = decorator("conda")
-uv = decorator("uv")
-checkpoint = decorator("checkpoint")
-huggingface_hub = decorator("huggingface_hub")
-gpu_profile = decorator("gpu_profile")
-torchrun = decorator("torchrun")
-accelerate = decorator("accelerate")
-deepspeed = decorator("deepspeed")
-mpi = decorator("mpi")
-cache = decorator("cache")
-project = decorator("project")
-schedule = decorator("schedule")
-trigger = decorator("trigger")
-trigger_on_finish = decorator("trigger_on_finish")
-exit_hook = decorator("exit_hook")
-airflow_external_task_sensor = decorator("airflow_external_task_sensor")
-airflow_s3_key_sensor = decorator("airflow_s3_key_sensor")
-pypi_base = decorator("pypi_base")
-conda_base = decorator("conda_base")
-
 
 def __getattr__(name: str) -> Any:
-    """The decorator of a launcher that another distribution offers."""
+    """The decorator of this name, also of a launcher that another distribution offers."""
     if name not in KINDS:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     globals()[name] = decorator(name)

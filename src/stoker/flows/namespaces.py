@@ -1,10 +1,10 @@
 """Where the client looks for flows and runs in this process, in which namespace and in the store of which stack;
-the tags of runs, which make namespaces; and what a run that was found is read from."""
+the tags of runs, which make namespaces; the paths that people write; and what a run that was found is read from."""
 
 from __future__ import annotations
 
 import json
-from typing import Final, Iterable, Mapping
+from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
@@ -15,7 +15,12 @@ from stoker.core.errors import NotFound, UsageError
 from stoker.core.graph import CONSTANTS
 from stoker.core.printable import check_names
 from stoker.core.words import count_text, shown
-from stoker.flows.exceptions import MetaflowNamespaceMismatch, MetaflowNotFound, MetaflowTaggingError
+from stoker.flows.exceptions import (
+    MetaflowInvalidPathspec,
+    MetaflowNamespaceMismatch,
+    MetaflowNotFound,
+    MetaflowTaggingError,
+)
 from stoker.flows.parameters import username
 from stoker.store.rows import StepRow
 
@@ -118,6 +123,11 @@ def replace_tags(run: Run, removed: Iterable[str], added: Iterable[str]) -> None
     raise UsageError(f"others change the tags of run {run.id} all the time; these were not set")
 
 
+def one_or_more(tags: str | Iterable[str]) -> Iterable[str]:
+    """What may be one tag as a list of tags."""
+    return [tags] if isinstance(tags, (str, bytes)) else tags
+
+
 def _texts(tags: Iterable[str]) -> list[str]:
     if isinstance(tags, (str, bytes)):
         raise MetaflowTaggingError(f"{shown(tags)} is not a list of tags", fix='write ["tested"]')
@@ -144,6 +154,28 @@ def stored_run(flow: str, id: str, namespace: str | None) -> Run:
     if namespace and namespace not in run.tags:
         raise MetaflowNamespaceMismatch(namespace, f"run {id}")
     return run
+
+
+def parts_of(pathspec: str, kind: str, count: int) -> list[str]:
+    """The names in a path of such an object; one with too few or too many is refused."""
+    parts = pathspec.split("/")
+    if len(parts) != count or not all(parts):
+        example = "/".join(("Flow", "RUN", "step", "task", "artifact")[:count])
+        raise MetaflowInvalidPathspec(f"{pathspec!r} names no {kind}", fix=f"write {kind}('{example}')")
+    return parts
+
+
+def attempt_number(attempt: Any) -> int | None:
+    """The number of an attempt that was chosen, from 0; None for the last one."""
+    if attempt is None:
+        return None
+    try:
+        number = int(attempt)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise MetaflowNotFound(f"attempt={attempt!r} is not the number of an attempt", fix="write 0 for the first")
+    return number
 
 
 def rows_by_step(run: Run) -> dict[str, list[StepRow]]:

@@ -32,22 +32,12 @@ __version__: Final = metaflow_version
 
 
 CONFIGURATION: Final[Mapping[str, str | None]] = {
-    "DATASTORE_SYSROOT_AZURE": None,
-    "DATASTORE_SYSROOT_GS": None,
-    "DATASTORE_SYSROOT_LOCAL": None,
-    "DATASTORE_SYSROOT_S3": None,
-    "DATATOOLS_S3ROOT": None,
-    "DEFAULT_DATASTORE": "local",
-    "DEFAULT_ENVIRONMENT": "local",
-    "DEFAULT_METADATA": "local",
-    "DEFAULT_SECRETS_ROLE": None,
+    **dict.fromkeys(("DATASTORE_SYSROOT_AZURE", "DATASTORE_SYSROOT_GS", "DATASTORE_SYSROOT_LOCAL")),
+    **dict.fromkeys(("DATASTORE_SYSROOT_S3", "DATATOOLS_S3ROOT", "DEFAULT_SECRETS_ROLE", "OTEL_ENDPOINT")),
+    **dict.fromkeys(("S3_ENDPOINT_URL", "SERVICE_AUTH_KEY", "SERVICE_URL", "UI_URL")),
+    **dict.fromkeys(("DEFAULT_DATASTORE", "DEFAULT_ENVIRONMENT", "DEFAULT_METADATA"), "local"),
     "KUBERNETES_NAMESPACE": "default",
-    "OTEL_ENDPOINT": None,
-    "S3_ENDPOINT_URL": None,
-    "SERVICE_AUTH_KEY": None,
-    "SERVICE_URL": None,
     "TEMPDIR": ".",
-    "UI_URL": None,
 }
 """Names of Metaflow's configuration that flows read, each with its value where no variable STOKER_… or METAFLOW_… gives
 one. They say where Metaflow would keep things; Stoker's own stands in `stoker.toml`."""

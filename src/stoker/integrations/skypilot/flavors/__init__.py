@@ -1,7 +1,11 @@
-"""ZenML's SkyPilot flavors: each is `stoker.config.SkypilotSettings` for one cloud."""
+"""ZenML's SkyPilot flavors: each is `stoker.config.SkypilotSettings` for one cloud.
+
+ZenML has a module for each, `skypilot_orchestrator_aws_vm_flavor`; by these paths, too, this module is imported.
+"""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any, Final, Mapping
 
@@ -38,3 +42,6 @@ __all__ = [
     "SkypilotKubernetesOrchestratorSettings",
     "SkypilotLambdaOrchestratorSettings",
 ]
+
+for _cloud in ("aws", "azure", "gcp", "kubernetes", "lambda"):
+    sys.modules[f"{__name__}.skypilot_orchestrator_{_cloud}_vm_flavor"] = sys.modules[__name__]

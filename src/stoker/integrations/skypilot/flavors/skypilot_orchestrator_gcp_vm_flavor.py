@@ -1,5 +1,0 @@
-"""`SkypilotGCPOrchestratorSettings`, where ZenML has it."""
-
-from stoker.integrations.skypilot.flavors import SkypilotGCPOrchestratorSettings
-
-__all__ = ["SkypilotGCPOrchestratorSettings"]
