@@ -98,11 +98,10 @@ def test_checkpoints_of_other_attempts_and_of_other_runs(project: Any) -> None:
         project.run("flow.py", "run", env={"POLICY": policy})
         assert found(project)["a"][:2] == (0, None)
     # Other people's, and those of runs with another tag, are not taken over; those with the same are.
-    for options in (["--namespace", "user:other"], ["--tag", "checkpoint:mine"]):
+    mine = ["--tag", "checkpoint:mine"]
+    for options, begun in ((["--namespace", "user:other"], 0), (mine, 0), (mine, 2)):
         project.run("flow.py", "run", *options)
-        assert found(project)["a"][0] == 0
-        project.run("flow.py", "run", *options)
-        assert found(project)["a"][0] == 2
+        assert found(project)["a"][0] == begun
     # From outside: by the client's task and by its path.
     namespace(None)
     try:
@@ -134,7 +133,7 @@ class Gang(FlowSpec):
     @step
     def train(self):
         node = current.parallel.node_index
-        for number in range(10):
+        for number in range(4):
             with open(f"{current.checkpoint.directory}/{number}-{node}", "w") as file:
                 file.write("x")
             current.checkpoint.save(name="same")
@@ -162,7 +161,7 @@ def test_nodes_of_a_gang_share_their_checkpoints(project: Any) -> None:
         run = project.client().runs()[0]
         assert run.steps["end"].outputs["loaded"].load() == [loaded, loaded]
         kept = Checkpoint().list(task=f"Gang/{run.id}/train/train[1]")
-        assert len(kept) == 20 == len({one["version_id"] for one in kept})
+        assert len(kept) == 8 == len({one["version_id"] for one in kept})
 
 
 @pytest.fixture

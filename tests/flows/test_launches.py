@@ -119,7 +119,8 @@ def said(project: Any, begin: str) -> set[str]:
     return {line for line in lines if line.startswith(begin)}
 
 
-@pytest.mark.parametrize("way", [pytest.param("accelerate", marks=pytest.mark.long), "torchrun"])
+@pytest.mark.long  # `test_features` has ranks by torchrun on two nodes, without the seconds of torch in each
+@pytest.mark.parametrize("way", ["accelerate", "torchrun"])
 def test_ranks_of_both_nodes_meet(ranks: Any, way: str) -> None:
     ranks.run("flow.py", "run", "--way", way, timeout=240)
     assert said(ranks, "rank") == RANKS
