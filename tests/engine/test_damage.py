@@ -91,7 +91,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut"])
+@pytest.mark.parametrize("how", ["flipped", pytest.param("cut", marks=pytest.mark.long)])
 def test_a_lost_input_is_computed_again(lab: Any, how: str) -> None:
     """While the run goes on, by the step that made it; hit or fresh makes no difference."""
     lab.write("damaged.py", DAMAGED)
@@ -111,7 +111,7 @@ def test_a_lost_input_is_computed_again(lab: Any, how: str) -> None:
     assert "parts runs again" in text
 
 
-@pytest.mark.parametrize("how", ["flipped", "lost"])
+@pytest.mark.parametrize("how", ["flipped", pytest.param("lost", marks=pytest.mark.long)])
 def test_a_hit_needs_its_blobs(lab: Any, how: str) -> None:
     """Between two runs: what a step reads is computed again, also where the large array's step itself is a hit."""
     lab.write("damaged.py", DAMAGED)
@@ -200,6 +200,7 @@ def test_a_flow_says_what_is_damaged_and_a_resumption_heals_it(lab: Any) -> None
     assert "total 499999500000" in lab.run("stoker", "logs", run.id, "end")
 
 
+@pytest.mark.long
 def test_a_finished_flow_whose_artifact_is_damaged_later_is_repeated(lab: Any) -> None:
     lab.write("flow.py", FLOW.replace('not os.path.exists("damaged")', "False"))
     lab.run("flow.py", "run")
@@ -254,7 +255,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("what", ["home", "database", "artifacts", "renewed"])
+@pytest.mark.parametrize(
+    "what", ["database", "renewed", *(pytest.param(one, marks=pytest.mark.long) for one in ("home", "artifacts"))]
+)
 def test_a_store_that_disappears_ends_the_run(lab: Any, what: str) -> None:
     lab.write("vanishing.py", VANISHING)
     output = lab.run("stoker", "run", "vanishing.py", code=4, env={"WHAT": what})

@@ -632,6 +632,7 @@ def test_debug_hides_devices_from_other_steps(script: Any) -> None:
     assert script.read("hook-held") == []
 
 
+@pytest.mark.long
 def test_debug_opens_the_gate(script: Any, gpus: Gpus) -> None:
     gpus.answer(cuda="init = 100\n")
     said = ran(script, "using", "--debug", env=gpus.environment, code=1)
@@ -639,6 +640,7 @@ def test_debug_opens_the_gate(script: Any, gpus: Gpus) -> None:
     assert script["using"].steps["user"].attempts[-1].failure.cause == "no-gpu"
 
 
+@pytest.mark.long
 def test_debug_forgets_the_gate_behind_the_step(script: Any, gpus: Gpus) -> None:
     """A build for the CPU is no error in a step without devices, whatever ran before it in the same process."""
     package(gpus.site, "jax", {"jax/version.py": "_version = '0.9.0'", "jax/__init__.py": "x = 1"})

@@ -250,7 +250,9 @@ ECC = (
 )
 
 
-@pytest.mark.parametrize(("nvml", "number", "text", "why", "seen"), [LOST, ECC], ids=["lost", "ecc"])
+@pytest.mark.parametrize(
+    ("nvml", "number", "text", "why", "seen"), [LOST, pytest.param(*ECC, marks=pytest.mark.long)], ids=["lost", "ecc"]
+)
 def test_a_device_that_fails_while_a_step_computes(
     nvml: str, number: str, text: str, why: str, seen: str, lab: Any, rig: Rig, go: Callable[..., str]
 ) -> None:
@@ -326,7 +328,10 @@ def test_mig_that_is_changed_between_plan_and_run(lab: Any, rig: Rig, go: Callab
 
 @pytest.mark.parametrize(
     ("slices", "change"),
-    [(CUT, "it is cut into 1g.10gb now"), ((), "it is in MIG mode now, and has no slices")],
+    [
+        (CUT, "it is cut into 1g.10gb now"),
+        pytest.param((), "it is in MIG mode now, and has no slices", marks=pytest.mark.long),
+    ],
     ids=["cut", "empty"],
 )
 def test_mig_that_is_changed_in_a_run(slices: Any, change: str, lab: Any, rig: Rig, go: Callable[..., str]) -> None:

@@ -288,7 +288,7 @@ def test_a_second_interrupt_ends_at_once(lab: Any, gone: Callable[[int], bool]) 
     assert gone(int(next(line for line in driver.lines if " child " in line).split()[-1]))
 
 
-@pytest.mark.parametrize("pipeline", ["hanging", "hanging_step"])
+@pytest.mark.parametrize("pipeline", ["hanging_step", pytest.param("hanging", marks=pytest.mark.long)])
 def test_a_hook_that_hangs_can_be_interrupted(lab: Any, pipeline: str) -> None:
     driver = lab.write("cancel.py", CANCEL).start("cancel.py", pipeline, ENDLESS)
     driver.until_written("hook hangs")

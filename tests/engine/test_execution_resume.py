@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
+import pytest
 from tests.waiting import until
 
 TRAIN = """
@@ -187,6 +188,7 @@ def test_after_the_driver_was_killed(lab: Any, gone: Callable[[int], bool]) -> N
     assert "total" in said
 
 
+@pytest.mark.long
 def test_two_resumes_at_once_and_one_wins(lab: Any) -> None:
     lab.write("killed.py", KILLED)
     driver = lab.start("killed.py")

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.plan import Capacity
@@ -148,16 +148,6 @@ def test_a_step_bigger_than_the_room_runs_alone() -> None:
     assert set(player.running) == {"small"}
 
 
-def test_a_failure_stops_what_runs_and_skips_the_rest() -> None:
-    player = Player()
-    player.start(task("bad"), task("slow"), task("later", "slow"))
-    player.end("bad", "user-error")
-    assert [cancel.key for cancel in player.cancels] == ["slow"]
-    player.end("slow", "killed")
-    assert player.settled == {"bad": "failed", "slow": "cancelled", "later": "skipped"}
-    assert player.finished == "failed"
-
-
 def test_what_failed_by_itself_before_it_was_asked_to_end_has_failed() -> None:
     player = Player()
     player.start(task("bad"), task("worse", retries=1))
@@ -166,28 +156,6 @@ def test_what_failed_by_itself_before_it_was_asked_to_end_has_failed() -> None:
     player.end("worse", "setup-failed")
     assert player.settled == {"bad": "failed", "worse": "failed"} and not player.retrying
     assert player.finished == "failed"
-
-
-def test_a_result_that_arrives_while_stopping_is_kept() -> None:
-    player = Player()
-    player.start(task("bad"), task("slow"))
-    player.end("bad", "user-error")
-    player.end("slow")
-    assert player.settled["slow"] == "succeeded"
-
-
-def test_retries_wait_longer_each_time_and_stop_at_the_limit() -> None:
-    player = Player()
-    player.start(task("a", retries=2, delay=1.0, backoff=3.0))
-    player.end("a", "user-error")
-    assert [retry.at for retry in player.retrying] == [1.0]
-    player.tell(ev.Ticked(), 1.0)
-    player.end("a", "user-error")
-    assert player.retrying[-1].at == pytest.approx(4.0)
-    player.tell(ev.Ticked(), 4.0)
-    assert player.attempts["a"] == 3
-    player.end("a", "user-error")
-    assert player.settled == {"a": "failed"}
 
 
 def test_jitter_stays_in_its_bounds_and_differs_between_steps() -> None:
@@ -258,30 +226,6 @@ def test_a_request_that_is_changed_from_the_start_is_admitted_so() -> None:
     assert set(player.running) == {"a"}
 
 
-def test_without_another_rung_the_failure_is_final_unless_it_is_named() -> None:
-    final = Player()
-    final.start(task("a", retries=5, climbs=frozenset({"gpu-oom", "host-oom"})))
-    final.end("a", "gpu-oom")
-    assert final.settled == {"a": "failed"} and not final.retrying
-    named = Player()
-    named.start(task("a", retries=5, retry_on=frozenset({"gpu-oom"}), climbs=frozenset({"gpu-oom", "host-oom"})))
-    named.end("a", "gpu-oom")
-    assert named.retrying and not named.settled
-    other = Player()
-    other.start(task("a", retries=5, climbs=frozenset({"gpu-oom", "host-oom"})))
-    other.end("a", "user-error")
-    assert other.retrying and not other.settled
-
-
-def test_changed_requests_stay_in_the_limit_of_retries() -> None:
-    player = Player()
-    player.start(task("a", retries=1))
-    player.end("a", "gpu-oom", escalated=task("a", retries=1))
-    player.tell(ev.Ticked(), player.retrying[0].at)
-    player.end("a", "gpu-oom", escalated=task("a", retries=1))
-    assert player.settled == {"a": "failed"}
-
-
 def test_a_timeout_is_no_want_of_memory() -> None:
     player = Player()
     player.start(task("a", timeout=5.0, retries=1, retry_on=frozenset({"killed"})))
@@ -310,15 +254,6 @@ def test_a_timeout_cancels_the_attempt_and_names_the_cause() -> None:
     assert player.machine.next_wake() is None
 
 
-def test_earlier_sessions_count_for_the_number_only() -> None:
-    player = Player()
-    player.start(task("a", tried=4, retries=1))
-    assert player.attempts["a"] == 5
-    player.end("a", "user-error")
-    player.tell(ev.Ticked(), player.retrying[0].at)
-    assert player.attempts["a"] == 6
-
-
 def test_a_lost_attempt_costs_nothing_but_not_for_ever() -> None:
     player = Player()
     player.start(task("a"))
@@ -327,19 +262,6 @@ def test_a_lost_attempt_costs_nothing_but_not_for_ever() -> None:
         assert player.attempts["a"] == 1
     player.tell(ev.Lost(key="a", attempt=player.running.pop("a")))
     assert player.settled == {"a": "failed"}
-
-
-def test_a_cached_step_lets_the_next_one_start() -> None:
-    player = Player()
-    player.tell(ev.Added(tasks=(task("a"), task("b", "a"), task("c", "b"))))
-    player.tell(ev.Closed())
-    player.preparing.clear()
-    player.tell(ev.ResultFound(key="a"))
-    assert player.preparing == ["b"]
-    player.tell(ev.ResultFound(key="b", earlier="succeeded"))
-    player.tell(ev.ResultFound(key="c", earlier="cached"))
-    assert player.settled == {"a": "cached", "b": "succeeded", "c": "cached"}
-    assert player.finished == "succeeded"
 
 
 def test_a_fan_out_fails_for_the_cause_of_its_first_failed_element() -> None:
@@ -401,16 +323,6 @@ def test_elements_wait_for_elements_that_are_over_before_they_are_known(monkeypa
     assert player.finished == "succeeded" and player.attempts["f[5]"] == 2
 
 
-def test_a_fan_out_over_a_fan_out_goes_element_by_element() -> None:
-    player = Player()
-    player.start(task("f", fanout=True), task("g", "f[]", fanout=True))
-    player.tell(ev.Expanded(key="f", tasks=(task("f[0]", parent="f"), task("f[1]", parent="f"))))
-    player.tell(ev.Expanded(key="g", tasks=(task("g[0]", "f[0]", parent="g"), task("g[1]", "f[1]", parent="g"))))
-    player.prepare_all()
-    player.end("f[0]")
-    assert "g[0]" in player.running and "f[1]" in player.running
-
-
 def test_one_failed_element_fails_the_fan_out_after_the_others_ended() -> None:
     player = Player(fail_fast=False)
     player.start(task("f", fanout=True), task("sum", "f"))
@@ -449,63 +361,6 @@ def test_a_finished_step_may_bring_its_successors() -> None:
         player.prepare_all()
         assert player.finished is None
     player.end("loop_49")
-    assert player.finished == "succeeded"
-
-
-def test_a_dynamic_body_keeps_the_run_open_until_it_closes() -> None:
-    player = Player()
-    player.start(task("a"), close=False)
-    player.end("a")
-    assert player.finished is None
-    player.tell(ev.Added(tasks=(task("b", "a"),)))
-    player.prepare_all()
-    player.end("b")
-    player.tell(ev.Closed())
-    assert player.finished == "succeeded"
-
-
-def test_a_failure_that_the_body_was_told_of_is_forgiven() -> None:
-    player = Player(fail_fast=False)
-    player.start(task("a"), close=False)
-    player.end("a", "user-error")
-    player.tell(ev.Forgiven(key="a"))
-    player.tell(ev.Closed())
-    assert player.finished == "succeeded"
-
-
-def test_a_body_that_raised_fails_the_run_and_ends_what_runs() -> None:
-    player = Player(fail_fast=False)
-    player.start(task("a"), close=False)
-    player.tell(ev.Closed(failed=True))
-    assert [cancel.key for cancel in player.cancels] == ["a"]
-    player.end("a", "killed")
-    assert player.finished == "failed"
-
-
-def test_stop_is_graceful_once_and_hard_twice() -> None:
-    player = Player()
-    player.start(task("a"), task("b", "a"))
-    player.tell(ev.Stopped())
-    player.tell(ev.Stopped(hard=True))
-    assert [cancel.hard for cancel in player.cancels] == [False, True]
-    player.end("a", "killed")
-    assert player.settled == {"a": "cancelled", "b": "skipped"}
-    assert player.finished == "cancelled"
-
-
-def test_a_lost_input_runs_its_producer_again_and_then_its_consumer() -> None:
-    player = Player()
-    player.start(task("a", on_success=True), task("b", "a"), task("c", "b"))
-    player.end("a")
-    player.tell(ev.HookEnded(key=player.hooks.pop()))
-    player.lose("b", "a")
-    player.prepare_all()
-    assert list(player.running) == ["a"] and player.machine.status("b") == "pending"
-    player.end("a")
-    assert not player.hooks, "a hook is called once"
-    assert list(player.running) == ["b"] and player.attempts == {"a": 2, "b": 2}
-    player.end("b")
-    player.end("c")
     assert player.finished == "succeeded"
 
 
@@ -644,16 +499,6 @@ def test_a_lost_input_of_an_attempt_that_timed_out_is_a_timeout() -> None:
     assert player.finished == "failed"
 
 
-def test_hooks_are_waited_for() -> None:
-    player = Player()
-    player.start(task("a", on_success=True))
-    player.end("a")
-    assert player.hooks == ["a"] and player.finished is None
-    player.hooks.clear()
-    player.tell(ev.HookEnded(key="a"))
-    assert player.finished == "succeeded"
-
-
 def test_events_about_what_is_over_change_nothing() -> None:
     player = Player()
     player.start(task("a"))
@@ -719,7 +564,6 @@ def lose_some(player: Player, key: str, attempt: int, chance: random.Random) -> 
     return lost
 
 
-@settings(max_examples=400)
 @given(worlds())
 def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.TaskSpec], bool, int, int]) -> None:
     """No step is done and running, none ends twice, no output of a good step is lost, retries stay in their limit."""

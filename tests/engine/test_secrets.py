@@ -224,7 +224,7 @@ class Ring(keyrings.alt.file.PlaintextKeyring):
 """
 
 
-@pytest.mark.parametrize("place", ["file", "keyring"])
+@pytest.mark.parametrize("place", ["file", pytest.param("keyring", marks=pytest.mark.long)])
 def test_a_secret_by_name_is_in_the_step_and_nowhere_else(
     place: str, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,7 +241,7 @@ def test_the_best_trial_is_run_again_by_itself(search: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 2, 3))])
 def test_a_killed_driver_loses_no_trial_and_makes_none_twice(search: Any, seed: int) -> None:
     pytest.importorskip("optuna")
     pipeline = "tpe" if seed % 2 else "drawn"
@@ -249,7 +249,7 @@ def test_a_killed_driver_loses_no_trial_and_makes_none_twice(search: Any, seed: 
     notes: Path = search.folder / "ran"
     kills = 0
     command = ["stoker", "run", f"search.py:{pipeline}"]
-    while kills < 4:
+    while kills < 3:
         before = len(search.read("ran")) if notes.exists() else 0
         wanted = before + moments.randrange(9)
         driver = search.start(*command)

@@ -29,11 +29,11 @@ from stoker.client import Client
 from stoker.store.store import Store
 
 SEED = 20250101
-KILLS = 12
+KILLS = 6
 """How many drivers are killed at least."""
 KILLS_OF_THE_LONG_FORM = 200
 KILLS_OF_A_RUN = 4
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 2
 """Runs at once: a little more than the machine has cores, so that they disturb each other."""
 
 WIDTH = 12
@@ -467,7 +467,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "number", [*range(4), *(pytest.param(number, marks=pytest.mark.long) for number in range(4, 8))]
+    "number", [*range(2), *(pytest.param(number, marks=pytest.mark.long) for number in range(2, 8))]
 )
 def test_nothing_outlives_a_killed_driver(number: int, tmp_path: Path, mark: Callable[[str], Any]) -> None:
     """Steps that would go on for minutes, and their children, also those that made themselves independent."""

@@ -39,7 +39,7 @@ def test_no_driver_is_lost(tmp_path: Path, programs: Path, long_form: bool) -> N
     """A server that hangs is subject of `tests/store/test_writer.py`, too."""
     outages, seconds = (["immediate", "frozen-7s"], 8.0) if long_form else (["immediate"], 3.0)
     result = database_storm.storm(
-        tmp_path, programs, seed=1, drivers=3, outages=outages, at_once=3, seconds=seconds, links=8
+        tmp_path, programs, seed=1, drivers=2, outages=outages, at_once=2, seconds=seconds, links=6
     )
     assert not result.problems, "\n".join(result.problems)
     assert list(result.outages) == outages
@@ -51,10 +51,10 @@ def test_no_driver_is_lost(tmp_path: Path, programs: Path, long_form: bool) -> N
 def test_a_replica_takes_the_place_of_the_server(how: str, tmp_path: Path, programs: Path) -> None:
     """The address names both; a driver that is killed besides is resumed at whichever takes writes."""
     result = database_storm.storm(
-        tmp_path, programs, seed=1, drivers=3, outages=[how], at_once=3, seconds=4.0, links=8, kills=1
+        tmp_path, programs, seed=1, drivers=2, outages=[how], at_once=2, seconds=4.0, links=6, kills=1
     )
     assert not result.problems, "\n".join(result.problems)
-    assert (list(result.outages), result.seen, result.killed) == ([how], 3, 1)
+    assert (list(result.outages), result.seen, result.killed) == ([how], 2, 1)
 
 
 def test_a_server_that_is_full_is_asked_again(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -16,7 +14,6 @@ import pytest
 
 from stoker.client import Client, Run
 from stoker.core.errors import EXIT_FAILED, EXIT_INFRASTRUCTURE
-from stoker.store.schema import MIGRATIONS
 from stoker.store.store import Store
 
 SIZE = 4 * 2**20
@@ -245,31 +242,3 @@ def test_artifacts_that_may_not_be_written(flow: Any, stoker_home: Path, opened:
     assert "Permission denied" in told
     failure = failed_step(Client(store=opened(stoker_home)).run("latest"), "large")
     assert "artifacts cannot be written" in failure.message and "fix: check the folder's permissions" in failure.message
-
-
-def test_a_home_below_a_file(flow: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    told = stoker(flow, "run", "flow.py:light", home=tmp_path / "file" / "home", code=EXIT_INFRASTRUCTURE)
-    assert f"{tmp_path}/file/home" in told and "fix:" in told
-
-
-def test_a_store_of_a_newer_version(flow: Any, stoker_home: Path) -> None:
-    stoker(flow, "run", "flow.py:light", home=stoker_home, code=0)
-    newer = len(MIGRATIONS) + 41
-    connection = sqlite3.connect(stoker_home / "stoker.db")
-    with connection:
-        connection.execute("INSERT INTO stoker_schema VALUES (?, 0)", (newer,))
-    before = list(connection.iterdump())
-    for command in (("run", "flow.py:light"), ("show", "latest"), ("gc",)):
-        told = stoker(flow, *command, home=stoker_home, code=EXIT_INFRASTRUCTURE)
-        assert f"schema version {newer}" in told and f"up to {len(MIGRATIONS)}" in told
-        assert "fix: upgrade Stoker" in told
-        assert list(connection.iterdump()) == before, "a store that is not understood was changed"
-    connection.close()
-
-
-def test_a_database_that_is_none(flow: Any, stoker_home: Path) -> None:
-    stoker_home.mkdir()
-    (stoker_home / "stoker.db").write_text(json.dumps({"not": "a database"}) * 100)
-    told = stoker(flow, "run", "flow.py:light", home=stoker_home, code=EXIT_INFRASTRUCTURE)
-    assert "not a database" in told and "fix:" in told

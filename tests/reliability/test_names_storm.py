@@ -11,7 +11,7 @@ from tests.servers import postgres
 
 from stoker.store.store import open_store
 
-SAMPLE: dict[str, Any] = {"processes": 4, "each": 40, "kills": 4, "drivers": 1}
+SAMPLE: dict[str, Any] = {"processes": 4, "each": 30, "kills": 3, "drivers": 1}
 LONG: dict[str, Any] = {"processes": 20, "each": 150, "kills": 60, "drivers": 10}
 
 
@@ -37,15 +37,15 @@ def test_a_sample_on_sqlite(tmp_path: Path, long_form: bool) -> None:
 
 
 @pytest.mark.xdist_group("postgresql-restarts")
-def test_a_sample_on_postgresql(tmp_path: Path, long_form: bool) -> None:
+@pytest.mark.long
+def test_the_storm_on_postgresql(tmp_path: Path) -> None:
     programs = postgres.binaries()
     if programs is None:
         pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
     server = postgres.Server(programs, connections=200)
     try:
         server.start()
-        outages = 8 if long_form else 2
-        result = names_storm.storm(tmp_path, seed=2, server=server, outages=outages, **(LONG if long_form else SAMPLE))
+        result = names_storm.storm(tmp_path, seed=2, server=server, outages=8, **LONG)
     finally:
         server.kill()
     assert not result.problems, "\n".join(result.problems)

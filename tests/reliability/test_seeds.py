@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.reliability.seeds import MUTANTS, first_wrong, play, template
 
-SAMPLE = 100
+SAMPLE = 60
 WITHIN = 60
 """Seeds within which a mutant of the sample is found."""
 QUICK = ("submit before the commit", "adopt nothing", "one retry too many")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.reliability.store_storm import SHARES, WHENS, play, reference_of, schedule_of, summary
 
-SAMPLE = 4
+SAMPLE = 2
 
 
 def test_a_sample_of_the_storm(tmp_path: Path) -> None:

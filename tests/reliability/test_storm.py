@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.reliability.storm import BEHAVIOURS, ENDS, LAUNCHERS, VICTIMS, play, schedule_of, summary
 
-SAMPLE = 8
+SAMPLE = 4
 """Schedules; with `--long` all of `SCHEDULES`."""
 SCHEDULES = 60
 LIGHT = {"none": 1, "command": 1}
@@ -24,7 +24,7 @@ def test_a_sample_of_the_storm(tmp_path: Path, long_form: bool) -> None:
         rows = list(pool.map(lambda seed: play(schedule_of(seed, LIGHT), scratch=tmp_path), range(count)))
     assert [row for row in rows if row["wrong"]] == []
     kills = sum(sum(row["killed"].values()) for row in rows)
-    assert kills >= 2 * count and f"{kills} kills" in summary(rows)
+    assert kills >= count and f"{kills} kills" in summary(rows)
 
 
 def test_the_same_seed_is_the_same_schedule_and_all_kinds_are_drawn() -> None:

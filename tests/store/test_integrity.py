@@ -1,4 +1,4 @@
-"""Ten flipped bits and ten cut files of every kind of artifact: each is found when it is read, and healed when the
+"""Flipped bits and cut files of every kind of artifact: each is found when it is read, and healed when the
 value is saved again."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stoker.store.blobs import Blobs
 from stoker.store.integrity import SUMMED
 from stoker.store.store import Store
 
-TRIES = 10
+TRIES = 4
 LARGE = SUMMED + 300_000
 """Bytes of the values that have checksums beside them."""
 
@@ -158,17 +158,6 @@ def test_a_damaged_value_in_a_row_is_found(blobs: Blobs) -> None:
     assert gathered.inline is not None
     with pytest.raises(DamagedArtifact):
         artifacts.items(attrs.evolve(gathered, inline=gathered.inline.replace(b'"1"', b'"2"')), blobs)
-
-
-def test_a_lost_blob_is_found_and_healed(blobs: Blobs) -> None:
-    value = list(range(5000))
-    saved = artifacts.save(value, blobs)
-    os.unlink(blobs.path(saved.digest))
-    assert artifacts.unusable(saved, blobs) == saved.digest
-    with pytest.raises(DamagedArtifact, match="is not in"):
-        artifacts.load(saved, blobs)
-    artifacts.save(value, blobs)
-    assert artifacts.load(saved, blobs) == value
 
 
 @pytest.mark.parametrize("size", [6000, LARGE])

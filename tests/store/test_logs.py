@@ -43,28 +43,10 @@ def test_lines_come_back_as_they_were(logs: Logs) -> None:
     assert content.splitlines()[:2] == ["1.500000 o a", "2.250000 e "]
 
 
-def test_nothing_makes_no_file(logs: Logs) -> None:
-    logs.append("r", "k", 1, [])
-    assert list(logs.lines("r", "k", 1)) == []
-    assert logs.attempts("r", "k") == []
-    assert not Path(logs.folder).exists()
-
-
-def test_lines_of_a_line_are_lines(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("a\nb"), line("10%\r20%\r100%"), line("end\r")])
-    assert texts(logs) == ["a", "b", "100%", "end"]
-    assert {found.time for found in logs.lines("r", "k", 1)} == {1.5}
-
-
 def test_other_line_ends_are_text(logs: Logs) -> None:
     strange = "a\x0bb\x0cc\x1cd\x85e\u2028f"
     logs.append("r", "k", 1, [line(strange)])
     assert texts(logs) == [strange]
-
-
-def test_half_characters_are_replaced(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("a\udcffb")])
-    assert texts(logs) == ["a?b"]
 
 
 def test_attempts_have_files_of_their_own(logs: Logs) -> None:
@@ -154,25 +136,6 @@ def test_the_tail_is_read_from_the_end(logs: Logs) -> None:
     assert texts(logs, tail=10**9) == texts(logs)
     assert texts(logs, tail=0) == []
     assert len(texts(logs, tail=10**9, stream="stderr")) == 10_000
-
-
-def test_the_tail_of_a_short_file(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("only")])
-    assert texts(logs, tail=5) == ["only"]
-
-
-def test_a_torn_last_line_is_shown(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("whole")])
-    with open(logs.path("r", "k", 1), "ab") as file:
-        file.write(b"2.0 e half")
-    assert texts(logs) == texts(logs, tail=5) == ["whole", "half"]
-
-
-def test_what_somebody_else_wrote_is_kept_as_it_is(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("mine")])
-    with open(logs.path("r", "k", 1), "ab") as file:
-        file.write(b"not ours\nx o text\n\n")
-    assert texts(logs) == ["mine", "not ours", "x o text", ""]
 
 
 def test_a_long_log_is_read_lazily(logs: Logs) -> None:
@@ -303,15 +266,6 @@ def test_following_sees_what_is_added_until_the_end(logs: Logs) -> None:
 
     found = list(logs.follow("r", "k", 1, done=lambda: not script, sleep=sleep))
     assert [one.text for one in found] == ["1", "e", "half", "last without end"]
-
-
-def test_following_one_stream(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("o"), line("e", stream="stderr")])
-    assert [one.text for one in logs.follow("r", "k", 1, done=lambda: True, stream="stderr")] == ["e"]
-
-
-def test_following_what_never_prints(logs: Logs) -> None:
-    assert list(logs.follow("r", "k", 1, done=lambda: True)) == []
 
 
 def test_nothing_is_missed_between_the_last_look_and_the_end(logs: Logs) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -13,14 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.receipt import Receipt, Track, Use
-from stoker.store import database as module
 from stoker.store import receipts
 from stoker.store.batch import RowBatch
-from stoker.store.database import Database
 from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Records
 from stoker.store.rows import RunRow, StepRow
-from stoker.store.schema import MIGRATIONS
 
 USE = Use(
     uuid="GPU-1",
@@ -91,20 +87,6 @@ def test_receipts_are_listed_by_step_and_attempt(held: Records) -> None:
     assert held.receipts("r1", key="none") == []
 
 
-def test_a_receipt_that_is_written_again_is_replaced(held: Records) -> None:
-    assert write(held, receipt_row())
-    idle = attrs.evolve(RECEIPT, verdict="idle")
-    assert write(held, receipt_row(receipt=idle, tracks=()))
-    assert held.receipt("r1", "train", 1) == receipt_row(receipt=idle, tracks=())
-
-
-def test_a_driver_that_lost_the_run_writes_no_receipt(held: Records) -> None:
-    assert not write(held, receipt_row(), token="t0")
-    assert held.receipts("r1") == []
-    assert write(held, receipt_row(), token="t1")
-    assert len(held.receipts("r1")) == 1
-
-
 def test_a_receipt_is_written_with_its_step_or_not_at_all(held: Records) -> None:
     batch = RowBatch()
     batch.step(StepRow(run_id="r1", key="train", name="train"))
@@ -155,21 +137,6 @@ def test_what_a_newer_version_wrote_is_read_as_far_as_it_is_known(held: Records)
     )
     found = held.receipt("r1", "train", 1)
     assert found is not None and found.receipt == attrs.evolve(RECEIPT, verdict="unknown")
-
-
-def test_an_older_store_gets_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store from before there were receipts opens, and keeps what it has."""
-    address = f"sqlite://{tmp_path}/old.db"
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "MIGRATIONS", MIGRATIONS[:1])
-        old = Database(address)
-        old.change("INSERT INTO plans VALUES ('r1', '{}')")
-        old.close()
-    database = Database(address)
-    records = Records(database)
-    assert records.plan("r1") == "{}" and records.receipts("r1") == []
-    assert write(records, receipt_row())
-    database.close()
 
 
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ from hypothesis import strategies as st
 
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, UsageError
-from stoker.store import rows
 from stoker.store.batch import RowBatch
 from stoker.store.records import Records, RunFilter
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RecipeRow, RunRow, StepProgress, StepRow
@@ -66,13 +62,6 @@ def test_a_run_comes_back_as_it_was_written(records: Records) -> None:
     assert records.run("r1") == row
     assert records.plan("r1") == '{"steps":[]}'
     assert records.plan("r2") == ""
-
-
-def test_a_run_and_its_first_rows_are_one_transaction(records: Records) -> None:
-    batch = RowBatch()
-    batch.step(StepRow(run_id="r1", key="a", name="a"))
-    records.create_run(run_row(), batch=batch)
-    assert [row.key for row in records.steps("r1")] == ["a"]
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(records: Records) -> None:
@@ -212,24 +201,6 @@ def test_a_wish_reaches_the_driver_with_its_heartbeat(records: Records) -> None:
     assert records.run("r1").heartbeat == 6.0
     records.set_run("r1", "t1", status="cancelled")
     assert not records.request_end("r1", "now")
-
-
-def test_of_many_that_take_a_run_over_one_succeeds(records: Records) -> None:
-    records.create_run(run_row())
-    barrier, won = threading.Barrier(8), []
-
-    def take(number: int) -> None:
-        barrier.wait()
-        if records.take_over("r1", expected="t1", token=f"thread-{number}", driver={}):
-            won.append(number)
-
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1
-    assert records.run("r1").token == f"thread-{won[0]}"
 
 
 def test_a_deleted_run_leaves_nothing(records: Records) -> None:
@@ -414,7 +385,7 @@ def test_the_cache_forgets_in_time(records: Records) -> None:
 any_text = st.text(st.characters(exclude_categories=()))
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(text=any_text, data=st.dictionaries(any_text, any_text))
 def test_any_text_can_be_written(tmp_path_factory: pytest.TempPathFactory, text: str, data: dict[str, str]) -> None:
     store = open_store(home=str(tmp_path_factory.mktemp("home")))
@@ -457,38 +428,7 @@ def test_a_server_that_closed_the_connection_is_asked_again(records: Records, po
     assert records.counts("r1") == {}
 
 
-def test_rows_know_their_columns() -> None:
-    assert rows.STEPS.columns[:4] == ("run_id", "key", "name", "position")
-    assert rows.json_text({}) == ""
-    assert rows.json_text({"a": 1}) == '{"a":1}'
-
-
 # Many writers
-
-WRITE = """
-import sys
-from stoker.store.store import open_store
-from stoker.store.batch import RowBatch
-from stoker.store.rows import EventRow, StepRow
-store = open_store(home=sys.argv[1])
-for number in range(100):
-    batch = RowBatch()
-    batch.step(StepRow(run_id=sys.argv[2], key=f"s{number}", name="s", position=number))
-    batch.event(EventRow(run_id=sys.argv[2], seq=number, time=1.0, kind="k"))
-    assert store.records.write(batch)
-store.close()
-"""
-
-
-def test_eight_processes_write_at_once(tmp_path: Path) -> None:
-    home = str(tmp_path / "home")
-    processes = [subprocess.Popen([sys.executable, "-c", WRITE, home, f"r{number}"]) for number in range(8)]
-    assert [process.wait(timeout=120) for process in processes] == [0] * 8
-    store = open_store(home=home)
-    for number in range(8):
-        assert store.records.counts(f"r{number}") == {"pending": 100}
-        assert len(store.records.events(f"r{number}")) == 100
-    store.close()
 
 
 # What keys are made of, and the texts of code

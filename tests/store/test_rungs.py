@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
-
-import pytest
-
-from stoker.store import schema
 from stoker.store.batch import RowBatch
-from stoker.store.database import Database
 from stoker.store.records import Records
 from stoker.store.rows import AttemptRow, RungRow, RunRow
 
@@ -42,20 +35,3 @@ def test_an_attempt_keeps_its_changes(records: Records) -> None:
         batch.attempt(row)
     assert records.write(batch)
     assert records.attempts("r", "a") == [changed, plain]
-
-
-def test_attempts_of_an_older_store_changed_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = f"sqlite://{tmp_path}/stoker.db"
-    with monkeypatch.context() as patch:
-        patch.setattr("stoker.store.database.MIGRATIONS", schema.MIGRATIONS[:1])
-        Database(uri).close()
-    old = sqlite3.connect(tmp_path / "stoker.db")
-    values = ("r", "a", 1, "failed", "local", "", 1.0, 2.0, "gpu-oom", "full", "", None, "")
-    old.execute(f"INSERT INTO attempts VALUES ({', '.join('?' * len(values))})", values)
-    old.commit()
-    old.close()
-    database = Database(uri)
-    (row,) = Records(database).attempts("r", "a")
-    assert (row.cause, row.changes) == ("gpu-oom", ())
-    assert Records(database).learned_changes("k") is None
-    database.close()

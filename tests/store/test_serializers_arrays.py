@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -35,20 +35,14 @@ def big(dtype: str) -> np.ndarray[Any, Any]:
 
 ARRAYS = {
     "empty": np.zeros((0, 3)),
-    "scalar": np.array(3.5),
     "nothing in it": np.zeros((2, 0), dtype="S0"),
     "small": np.arange(10, dtype="i2").reshape(2, 5),
     "c order": big("f4").reshape(600, 1000),
     "fortran order": np.asfortranarray(big("f8").reshape(600, 1000)),
-    "strided": big("f8").reshape(600, 1000)[::2, 1::3],
     "negative stride": big("i8")[::-1],
     "transposed axes": big("f8").reshape(6, 100, 1000).transpose(1, 0, 2),
-    "big endian": big(">f8"),
-    "bool": big("i8") % 3 == 0,
-    "complex": big("c16"),
     "half": (big("i8") % 100).astype("f2"),
     "dates": big("M8[s]"),
-    "durations": big("m8[ns]"),
     "texts": np.array(["a", "ß", "ccc"] * 50_000),
     "bytes": np.array([b"a", b"bb"] * 200_000),
     "records": np.zeros(50_000, dtype=[("x", "f8"), ("y", "i4", (2,)), ("z", "S3")]),
@@ -72,7 +66,6 @@ def test_an_array_comes_back_as_it_was(blobs: Blobs, name: str) -> None:
     assert (saved.inline is not None) == (saved.size <= 4096)
 
 
-@settings(max_examples=100)
 @given(
     array=arrays.arrays(
         dtype=st.one_of(arrays.scalar_dtypes(), arrays.array_dtypes()),
@@ -179,11 +172,7 @@ def model() -> torch.nn.Module:
 
 TENSORS = {
     "small": torch.arange(6).reshape(2, 3),
-    "scalar": torch.tensor(1.5),
-    "empty": torch.zeros(0, 2),
     "big": torch.arange(200_000, dtype=torch.float64).reshape(200, 1000),
-    "bfloat16": torch.arange(10).to(torch.bfloat16),
-    "transposed": torch.arange(200_000.0).reshape(200, 1000).T,
     "state dict": model().state_dict(),
     "checkpoint": {
         "epoch": 3,
@@ -192,7 +181,6 @@ TENSORS = {
         "name": "x",
         "none": None,
     },
-    "list": [torch.ones(3), torch.zeros(2)],
 }
 
 
@@ -209,14 +197,6 @@ def test_tensors_come_back_as_they_were(blobs: Blobs, name: str) -> None:
 def test_a_tensor_tells_its_shape(blobs: Blobs) -> None:
     meta = artifacts.save(torch.zeros(2, 3, dtype=torch.int8), blobs).meta
     assert (meta["shape"], meta["dtype"]) == ([2, 3], "int8")
-
-
-def test_gradients_are_still_wanted(blobs: Blobs) -> None:
-    leaf = torch.ones(3, requires_grad=True)
-    loaded, _ = round_trip(leaf, blobs)
-    assert loaded.requires_grad
-    parameter, _ = round_trip(torch.nn.Parameter(torch.ones(3)), blobs)
-    assert type(parameter) is torch.nn.Parameter
 
 
 def test_changes_to_a_loaded_tensor_stay_private(blobs: Blobs) -> None:
@@ -272,22 +252,6 @@ def test_a_module_of_a_local_class_comes_back(blobs: Blobs) -> None:
     loaded, saved = round_trip(Local(), blobs)
     assert saved.serializer == "cloudpickle"
     assert torch.equal(loaded(torch.ones(3)), torch.full((3,), 2.0))
-
-
-def test_an_optimizer_comes_back_with_its_parameters(blobs: Blobs) -> None:
-    network = model()
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    network(torch.ones(4, 50)).sum().backward()
-    optimizer.step()
-    loaded, saved = round_trip(optimizer, blobs)
-    assert saved.serializer == "torch"
-    assert loaded.state_dict()["param_groups"][0]["lr"] == 0.01
-
-
-def test_containers_without_tensors_are_not_torchs(blobs: Blobs) -> None:
-    assert artifacts.save({1: 2}, blobs).serializer == "pickle"
-    assert artifacts.save((1, [2]), blobs).serializer == "pickle"
-    assert artifacts.save({"a": 1}, blobs).serializer == "json"
 
 
 def test_a_device_that_is_not_here_does_not_matter(blobs: Blobs) -> None:

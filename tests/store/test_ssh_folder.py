@@ -279,12 +279,6 @@ def test_a_key_that_is_refused_is_said_at_once(far: Blobs, server: Sshd, root: P
     assert far.read(far.put(b"x")) == b"x"
 
 
-def test_a_login_that_comes_back_is_waited_for(far: Blobs, server: Sshd, root: Path) -> None:
-    far.put(b"x")
-    server.cut()
-    assert far.size(far.put(b"y")) == 1
-
-
 @pytest.mark.parametrize("uri", ["ssh://login", "ssh://login/", "ssh://login/~", "ssh://login/~/"])
 def test_a_uri_without_a_folder(uri: str) -> None:
     with pytest.raises(SettingsError, match="names no folder"):

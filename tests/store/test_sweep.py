@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import Any
 
@@ -36,11 +35,6 @@ def output(store: Store, artifact: StoredArtifact, key: str = "a") -> None:
     store.records.write(batch)
 
 
-def test_an_empty_store_has_nothing_to_sweep(store: Store) -> None:
-    assert unreferenced(store) == []
-    assert sweep(store).blobs == 0
-
-
 def test_what_a_row_names_stays(store: Store) -> None:
     run(store)
     needed, lost = blob(store, 1), blob(store, 2)
@@ -56,13 +50,6 @@ def test_what_is_young_stays(store: Store) -> None:
     assert sweep(store).blobs == 0
     assert sweep(store, now=time.time() + 3000).blobs == 0
     assert sweep(store, older_than=10, now=time.time() + 20).blobs == 1
-
-
-def test_what_is_put_again_is_young_again(store: Store) -> None:
-    first = blob(store, 1)
-    os.utime(store.blobs.path(first.digest), (1.0, 1.0))
-    blob(store, 1)
-    assert sweep(store).blobs == 0
 
 
 def test_what_a_plan_an_input_or_the_cache_names_stays(store: Store) -> None:
@@ -112,35 +99,6 @@ def test_a_list_that_is_gone_needs_nothing(store: Store) -> None:
     output(store, StoredArtifact(digest="f" * 64, serializer="list", type="builtins.list", size=99))
     lost = blob(store, 1)
     assert unreferenced(store) == [lost.digest]
-
-
-def test_the_results_of_a_deleted_run_go(store: Store) -> None:
-    run(store)
-    output(store, blob(store, 1))
-    store.records.delete_run("r1")
-    assert sweep(store, now=time.time() + LATER).blobs == 1
-
-
-def test_what_was_never_finished_goes(store: Store) -> None:
-    writer = store.blobs.writer()
-    writer.write(b"x" * 100_000)
-    assert sweep(store).blobs == 0
-    assert len(os.listdir(os.path.join(store.blobs.folder, "tmp"))) == 1
-    sweep(store, now=time.time() + LATER)
-    assert os.listdir(os.path.join(store.blobs.folder, "tmp")) == []
-    writer.abort()
-
-
-def test_a_store_opens_where_it_was(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = open_store(home=str(tmp_path / "home"))
-    run(first)
-    saved = blob(first, 1)
-    first.close()
-    second = open_store(first.database_uri, first.artifact_uri, first.home)
-    assert second.records.run("r1").id == "r1"
-    assert artifacts.load(saved, second.blobs)[0] == 1
-    assert second.home == str(tmp_path / "home")
-    second.close()
 
 
 def test_a_relative_home_stays_where_it_was_meant(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
