@@ -14,7 +14,7 @@ from stoker.cli import doctor
 from stoker.cli.doctor import file_system
 from stoker.cli.store import stale_scratch
 from stoker.core.errors import NotFound
-from stoker.store.schema import MIGRATIONS
+from stoker.store.database import MIGRATIONS
 
 STACKS = """
     stack = "team"

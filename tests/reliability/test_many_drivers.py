@@ -18,7 +18,7 @@ import pytest
 
 from stoker.client import Client
 from stoker.store import check
-from stoker.store.schema import MIGRATIONS
+from stoker.store.database import MIGRATIONS
 from stoker.store.store import Store
 
 DRIVERS = 4

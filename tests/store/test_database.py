@@ -14,8 +14,7 @@ import pytest
 
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store import database as module
-from stoker.store.database import Database
-from stoker.store.schema import MIGRATIONS
+from stoker.store.database import MIGRATIONS, Database
 
 
 def opened(path: Path) -> Database:

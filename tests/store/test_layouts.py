@@ -16,9 +16,8 @@ import pytest
 from stoker.cli.show import run_document, run_lines
 from stoker.client import Client
 from stoker.store.check import check_store
-from stoker.store.database import Database
+from stoker.store.database import MIGRATIONS, Database
 from stoker.store.moving import copy_database, tables
-from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
 
 LAYOUTS = sorted(Path(__file__).with_name("layouts").iterdir())

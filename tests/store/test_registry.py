@@ -20,12 +20,11 @@ from stoker.core.registry import Artifact, Model
 from stoker.store import artifacts, check
 from stoker.store import database as database_module
 from stoker.store.batch import RowBatch
-from stoker.store.database import Database
+from stoker.store.database import MIGRATIONS, Database
 from stoker.store.moving import tables
 from stoker.store.records import Records
 from stoker.store.registry import LoggedFacts, Names, Registration
 from stoker.store.rows import CacheRow, RecipeRow, RungRow, RunRow
-from stoker.store.schema import MIGRATIONS
 from stoker.store.store import Store, open_store
 
 _POSTGRESQL = pytest.mark.xdist_group("postgresql")

@@ -40,8 +40,8 @@ from stoker.report.streams import echo
 from stoker.store.access import is_shared
 from stoker.store.blobs import Blobs
 from stoker.store.check import last_check, lost
+from stoker.store.database import MIGRATIONS
 from stoker.store.records import RunFilter
-from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
 from stoker.system import system
 from stoker.vendors.builds import hardware_of

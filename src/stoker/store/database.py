@@ -35,7 +35,19 @@ from urllib.parse import quote
 
 from stoker.core.errors import DatabaseUnreachable, MissingPackage, StoreError
 from stoker.store.access import create_file, make_folders
-from stoker.store.schema import MIGRATIONS
+
+
+def _migrations() -> Sequence[Sequence[str]]:
+    """The statements of `schema.sql`: entry N brings a database from version N to N + 1."""
+    with open(os.path.join(os.path.dirname(__file__), "schema.sql"), encoding="utf-8") as file:
+        _, *parts = file.read().split("\n--- ")
+    texts = ["\n".join(line for line in part.splitlines()[1:] if not line.startswith("--")) for part in parts]
+    return [[found for statement in text.split(";") if (found := statement.strip())] for text in texts]
+
+
+MIGRATIONS: Final = _migrations()
+GENERATED: Final = "folded"
+"""The columns that PostgreSQL fills itself."""
 
 BUSY_SECONDS: Final = 60.0
 """How long a writer waits for other writers. Transactions take microseconds: only a process that was stopped inside

@@ -7,8 +7,7 @@ import zlib
 from typing import Any, Callable, Final, Iterator, Sequence
 
 from stoker.core.errors import StoreError, UsageError
-from stoker.store.database import Database
-from stoker.store.schema import GENERATED, MIGRATIONS
+from stoker.store.database import GENERATED, MIGRATIONS, Database
 
 PAGE: Final = 1000
 """Rows that are in memory at a time."""
