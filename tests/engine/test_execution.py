@@ -448,10 +448,14 @@ def test_a_dynamic_pipeline_is_refused_where_it_asks(lab: Any) -> None:
     assert "STK101" in run.error
 
 
-@pytest.mark.parametrize("how", [["script.py"], ["stoker", "run", "script.py:debugged", "--debug"]])
+@pytest.mark.parametrize(
+    "how",
+    [["script.py"], pytest.param(["stoker", "run", "script.py:debugged", "--debug"], marks=pytest.mark.long)],
+    ids=["script", "command"],
+)
 def test_debug_runs_every_step_in_the_driver_one_by_one(lab: Any, how: list[str]) -> None:
     lab.write("script.py", SCRIPT)
-    pipelines = "debugged debugged_dynamic" if how == ["script.py"] else ""
+    pipelines = "debugged_dynamic debugged" if how == ["script.py"] else ""
     driver = lab.start(*how, env={"PIPELINES": pipelines, "HOW": "--inline"})
     said = driver.wait(1)
     run = lab["debugged"]
@@ -459,6 +463,10 @@ def test_debug_runs_every_step_in_the_driver_one_by_one(lab: Any, how: list[str]
     assert run.steps["inline"].load() == [pid, 1, 1]
     assert [element.load() for element in run.steps["inline_2"]] == [[pid, 1, 2], [pid, 1, 3]]
     assert said.count("inline speaks") >= 3
+    for dynamic in lab.client.runs(pipeline="debugged_dynamic"):
+        assert dynamic.status == "succeeded"
+        assert [step.load()[0] for step in dynamic.steps.values()] == [pid] * 2
+    assert len(lab.client.runs()) == (2 if how == ["script.py"] else 1)
     failed = run.steps["inline_fails"]
     assert (run.status, failed.status, failed.cause, failed.message) == (
         "failed",
@@ -466,11 +474,3 @@ def test_debug_runs_every_step_in_the_driver_one_by_one(lab: Any, how: list[str]
         "user-error",
         "in the driver",
     )
-
-
-def test_debug_runs_a_dynamic_pipeline_too(lab: Any) -> None:
-    driver = lab.write("script.py", SCRIPT).start("script.py", env={"PIPELINES": "debugged_dynamic", "HOW": "--inline"})
-    driver.wait(0)
-    run = lab["debugged_dynamic"]
-    assert run.status == "succeeded"
-    assert [step.load()[0] for step in run.steps.values()] == [driver.process.pid] * 2

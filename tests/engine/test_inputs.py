@@ -8,13 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.core.artifact import from_wire
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.protocol import FunctionSource
 from stoker.core.settings import StepSettings
 from stoker.engine.execution import element_task, lines_up, step_task
-from stoker.engine.inputs import StepBindings, UnequalLengths, key_parts, tree_digest
+from stoker.engine.inputs import StepBindings, key_parts, tree_digest
 from stoker.engine.jobs import LONGEST_LINE, Pace
 from stoker.plan.cachekey import FixedEnvironment, InputCode
 from stoker.store import artifacts
@@ -48,67 +47,10 @@ class Desk:
     def wire(self, value: Any) -> dict[str, Any]:
         return artifacts.save(value, self.blobs).wire()
 
-    def listed(self, *values: Any) -> dict[str, Any]:
-        return {"value": artifacts.save_split(values, self.blobs).wire()}
-
-    def load(self, tree: Any) -> Any:
-        if "value" in tree:
-            return artifacts.load(from_wire(tree["value"]), self.blobs)
-        if "list" in tree:
-            return [self.load(item) for item in tree["list"]]
-        return {name: self.load(item) for name, item in tree["dict"].items()}
-
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
-
-
-def test_links_become_the_values_of_finished_steps(desk: Desk) -> None:
-    desk.inputs.keep("a", {"output": desk.wire(5), "other": desk.wire("x")})
-    made = step(
-        inputs={
-            "x": {"step": "a", "output": "output"},
-            "y": {"list": [{"value": desk.wire(1)}, {"step": "a", "output": "other"}]},
-            "z": {"dict": {"k": {"step": "a", "output": "output"}}},
-        }
-    )
-    bound = desk.inputs.bind(made)
-    assert {name: desk.load(tree) for name, tree in bound.items()} == {"x": 5, "y": [1, "x"], "z": {"k": 5}}
-
-
-def test_a_fan_out_takes_one_element_of_each_list(desk: Desk) -> None:
-    made = step(
-        mapped=("x", "y"),
-        inputs={"x": desk.listed(1, 2, 3), "y": desk.listed("a", "b", "c"), "fixed": {"value": desk.wire(9)}},
-    )
-    assert desk.inputs.expand(made) == 3 == desk.inputs.count("f")
-    rows = [{name: desk.load(tree) for name, tree in desk.inputs.bind(made, index).items()} for index in range(3)]
-    assert rows == [{"fixed": 9, "x": x, "y": y} for x, y in ((1, "a"), (2, "b"), (3, "c"))]
-
-
-def test_lists_of_different_lengths_are_refused_with_their_lengths(desk: Desk) -> None:
-    made = step(mapped=("x", "y"), where="p.py:3", inputs={"x": desk.listed(1, 2), "y": desk.listed(1)})
-    with pytest.raises(UnequalLengths, match="x has 2, y has 1"):
-        desk.inputs.expand(made)
-
-
-def test_elements_of_one_fan_out_feed_those_of_the_next(desk: Desk) -> None:
-    first = step("f", mapped=("x",), inputs={"x": desk.listed(1, 2)})
-    second = step("g", mapped=("x",), inputs={"x": {"step": "f", "output": "output"}})
-    desk.inputs.expand(first)
-    assert desk.inputs.expand(second) == 2
-    assert desk.inputs.elements_of(second, 1) == ["f[1]"]
-    desk.inputs.keep("f[1]", {"output": desk.wire(40)}, fanout="f", index=1)
-    assert desk.load(desk.inputs.bind(second, 1)["x"]) == 40
-
-
-def test_a_fan_outs_output_is_the_list_of_its_elements(desk: Desk) -> None:
-    desk.inputs.expand(step("f", mapped=("x",), inputs={"x": desk.listed(1, 2, 3)}))
-    for index in range(3):
-        desk.inputs.keep(f"f[{index}]", {"output": desk.wire(index * 10)}, fanout="f", index=index)
-    assert desk.load({"value": desk.inputs.output("f", "output")}) == [0, 10, 20]
-    assert desk.inputs.output("f", "output") is desk.inputs.output("f", "output"), "written down once"
 
 
 def test_a_list_that_is_no_list_is_an_error_of_ours(desk: Desk) -> None:

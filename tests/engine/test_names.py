@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -308,20 +307,11 @@ def test_a_dynamic_pipeline(place: Place) -> None:
     assert len(place.client.model("dyn").run_ids) == 2
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("clean@99", "artifact 'clean' has no version 99"),
-        ("claen@latest", "there is no artifact 'claen', did you mean 'clean'"),
-        ("clean@tag:prod", "artifact 'clean' has no version 'tag:prod'"),
-        ("clean@0", "is no version of artifact 'clean'"),
-    ],
-)
-def test_what_is_not_there_is_refused_before_anything_runs(place: Place, what: str, words: str) -> None:
-    runs = len(place.client.runs(pipeline="wrong", limit=None))
-    printed = place.lab.run("stoker", "run", "names.py:wrong", "--what", what, code=None, env={"HF_TOKEN": SECRET})
-    assert words in printed and "Traceback" not in printed
-    assert len(place.client.runs(pipeline="wrong", limit=None)) == runs
+def test_what_is_not_there_is_refused_before_anything_runs(place: Place) -> None:
+    words = ["stoker", "run", "names.py:wrong", "--what", "claen@latest"]
+    printed = place.lab.run(*words, code=None, env={"HF_TOKEN": SECRET})
+    assert "there is no artifact 'claen', did you mean 'clean'" in printed and "Traceback" not in printed
+    assert not place.client.runs(pipeline="wrong", limit=None)
 
 
 def test_a_stage_that_nobody_holds_is_refused(place: Place) -> None:
@@ -383,17 +373,6 @@ def test_under_a_debugger_detached_and_on_ranks(place: Place) -> None:
         return  # ranks do not know of databases
     place.run("distributed")
     assert place.values("of rank") == [0] and place.client.artifact("ranked", 1).metadata == {"rank": 0}
-
-
-def test_a_run_that_is_deleted_leaves_its_names(place: Place) -> None:
-    place.run("losing")
-    run = place.newest("losing")
-    version = place.client.artifact("large", "latest")
-    place.client.store.records.delete_run(version.run_id)
-    again = place.client.artifact("large", "latest")
-    assert again.producer is None and len(again.load()) == 300_000 and again.inputs == {}
-    assert again.users == [] and run.id
-    json.dumps(again.as_dict())
 
 
 FLOW = """

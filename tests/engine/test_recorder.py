@@ -9,7 +9,6 @@ from typing import Any, Mapping, Sequence, cast
 import pytest
 from tests.steps import planned_step
 
-from stoker.core.errors import StoreError
 from stoker.core.observer import DeferredObserver
 from stoker.core.plan import LogLine, Plan
 from stoker.engine.accounts import Accounts, _placement
@@ -82,30 +81,6 @@ def test_what_elements_used_is_added_up_where_one_driver_saw_all_of_them(store: 
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None and row.usage == ({} if resumed else {"cpu": 2.0, "peak": 9})
-
-
-def test_an_attempt_counts_as_soon_as_it_begins(store: Store) -> None:
-    recording = recorder(store)
-    recording.record_pending([STEP])
-    recording.record_running("train", 2, started=10.0, parent="")
-    recording.flush()
-    row = store.records.step("run", "train")
-    assert row is not None and (row.status, row.attempts) == ("running", 2)
-    later = recorder(store)
-    later.load_earlier()
-    assert (later.earlier_attempts("train"), later.is_finished("train")) == (2, False)
-
-
-def test_whoever_lost_the_run_writes_nothing(store: Store) -> None:
-    recording = recorder(store)
-    assert store.records.take_over("run", expected="mine", token="theirs", driver={"pid": 1})
-    recording.record_pending([STEP])
-    with pytest.raises(StoreError, match="taken over by another driver"):
-        recording.flush()
-    assert store.records.step("run", "train") is None
-    # Also where there is nothing to write but lines, which no token guards.
-    with pytest.raises(StoreError, match="taken over by another driver"):
-        recorder(store).beat()
 
 
 def test_the_tail_of_a_rank_is_not_drowned_by_the_others(store: Store) -> None:
