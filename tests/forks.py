@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Iterator, Mapping
@@ -29,22 +30,23 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = (
+    "concurrent.futures.thread",
+    "libcst.metadata",
     "sqlite3",
-    "stoker.backends.local.backend",
-    "stoker.cli.report",
-    "stoker.cli.logs",
-    "stoker.cli.main",
-    "stoker.cli.plan",
-    "stoker.cli.rerun",
-    "stoker.cli.runs",
-    "stoker.cli.show",
-    "stoker.client",
-    "stoker.config",
-    "stoker.engine.runner",
-    "stoker.flow",
-    "stoker.flows.cli",
-    "stoker.flows.spec",
-    "stoker.run.session",
+    "yaml",
+    *("stoker.client", "stoker.config", "stoker.flow", "stoker.flows.cli", "stoker.flows.spec"),
+    *("stoker.engine.runner", "stoker.run.session", "stoker.migrate.metaflow", "stoker.migrate.zenml"),
+    *(
+        f"stoker.cli.{name}"
+        for name in ("devices", "doctor", "logs", "main", "migrate", "plan", "report", "rerun", "runs", "show")
+    ),
+    *(
+        f"stoker.backends.{name}.backend"
+        for name in ("aws_batch", "docker", "kubeflow", "kubernetes", "local", "ray", "sagemaker", "skypilot", "slurm")
+    ),
+    *("stoker.devices.leases", "stoker.plan.preflight", "stoker.plan.components.torch"),
+    *("stoker.plan.components.jaxtensorflow", "stoker.plan.components.machine", "stoker.plan.components.wheels"),
+    "stoker.vendors.nvidia.probe",
 )
 """What the server imports, with all that these import; none of it reads variables or the working folder then."""
 STARTS = re.compile(r"STOKER_SYSTEM|PYTHON[A-Z]|LC_|LANG|LD_|MALLOC_")
@@ -238,7 +240,10 @@ def _become(request: dict[str, Any]) -> None:
             source = file.read()
         code = compile(source, script, "exec", dont_inherit=True)
         exec(code, module.__dict__)
-    except SystemExit:
+        _leave(0)
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            _leave(ended.code or 0)
         raise
     except BaseException as error:
         frames = error.__traceback__
@@ -249,10 +254,22 @@ def _become(request: dict[str, Any]) -> None:
         raise
 
 
+def _leave(code: int) -> None:
+    """End as Python does, but leave the modules to the system: taking them down costs more than many a program does."""
+    with contextlib.suppress(OSError, ValueError):  # Python says so itself
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.modules["__main__"].__dict__.clear()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code & 0xFF)
+
+
 def main() -> None:
     """The server's program: the descriptor of its socket is its only argument."""
     for name in IMPORTED:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # what is optional may be absent
+            importlib.import_module(name)
     config = sys.modules["stoker.config"]
     for name in config.__all__:
         getattr(config, name)
