@@ -111,12 +111,37 @@ FIRST_USES: dict[str, Callable[[type[Any]], object]] = {
 @pytest.mark.parametrize("use", FIRST_USES)
 def test_what_attrs_writes_is_there_when_it_is_first_used(use: str) -> None:
     kind = late()
-    assert kind in values._INCOMPLETE
     assert FIRST_USES[use](kind)
+    for made in (kind(x=2), [kind(x=2) for _ in range(2 * values._FEW)][-1]):  # before attrs has made it, and after
+        assert made.seen == [2] and hash(made) == hash(kind(x="2"))
+        assert made == copy.deepcopy(made) == attrs.evolve(made, x="2") != kind(x=1)
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            made.x = 3
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            del made.x
     assert kind not in values._INCOMPLETE
-    made = kind(x=2)
-    assert made == copy.deepcopy(made) == attrs.evolve(made, x="2") != kind(x=1)
     assert not any(isinstance(value, values._AtFirstUse) for value in vars(kind).values())
+
+
+@pytest.mark.parametrize(
+    "give", [lambda kind: kind(), lambda kind: kind(1, 2, 3), lambda kind: kind(x=1, z=2), lambda kind: kind(1, x=1)]
+)
+def test_what_a_class_does_not_take_is_refused_as_attrs_does(give: Callable[[type[Any]], object]) -> None:
+    def made(frozen: Any) -> type[Any]:
+        @frozen
+        class Pair:
+            x: int
+            _y: int = attrs.field(default="2", converter=int)
+
+        return Pair
+
+    ours, theirs = made(values.frozen), made(attrs.frozen)
+    assert repr(ours(1, y=3)) == repr(theirs(1, 3)) and ours(1)._y == 2
+    with pytest.raises(TypeError) as expected:
+        give(theirs)
+    with pytest.raises(TypeError) as refused:
+        give(ours)
+    assert str(refused.value) == str(expected.value)
 
 
 def test_a_class_stays_the_one_that_was_written() -> None:
@@ -151,8 +176,8 @@ def test_what_waits_for_a_class_happens_once_it_is_made() -> None:
     kind, seen = late(), list[Any]()
     for _ in range(2):
         values.when_made(kind, lambda: seen.append([field.name for field in attrs.fields(kind)]))
-        assert not seen
-    kind(x=1)
+        assert kind(x=1) and not seen
+    values.complete()
     values.when_made(kind, lambda: seen.append("at once"))
     kind(x=2)
     assert seen == [["x", "seen"], ["x", "seen"], "at once"]

@@ -1,7 +1,9 @@
 """How the classes are made that every run loads, and its garbage collector: `frozen` and `define` of attrs.
 
-A small run loads some 170 classes and makes instances of half of them; to compile the methods of all took two fifths of
-its driver's time. A process that forks many calls `complete` before, so that they do not make them anew.
+A small run loads some 210 classes and makes a few instances of a third of them; to compile the methods of all took two
+fifths of its driver's time. So the first instances of a class are filled from its fields as attrs names them, and attrs
+compiles its methods for the class that has more. A process that forks many calls `complete` before, so that they do not
+make them anew.
 
 Also regular expressions that are compiled at their first use, and keys for caches of what follows from large objects.
 """
@@ -60,7 +62,10 @@ def when_made(cls: type, change: Callable[[], None]) -> None:
         change()
 
 
-_INCOMPLETE: Final[dict[type, list[Callable[[], None]]]] = {}
+_FEW: Final = 32
+"""So many instances of a class are filled without attrs' `__init__`: each takes some microseconds more, and to compile it
+takes three hundred."""
+_INCOMPLETE: Final[dict[type, list[Callable[..., None]]]] = {}
 """Class that has been imported and not been used → what makes it, in order."""
 _MAKING: Final = threading.RLock()
 """One thread makes a class; others that use it meanwhile wait."""
@@ -83,12 +88,121 @@ class _AtFirstUse:
         return made.__get__(instance, owner) if hasattr(made, "__get__") else made
 
 
+class _Init(_AtFirstUse):
+    """Stands for the `__init__` of a frozen class: fills the first few instances, then has the class made."""
+
+    __slots__ = ("fields", "left", "positional", "raw")
+
+    def __init__(self, cls: type) -> None:
+        super().__init__("__init__", cls)
+        self.left = _FEW
+        self.raw: _Fields | None = None
+        self.fields: list[tuple[str, str, Callable[[], Any] | None, Any, Callable[[Any], Any] | None]] = []
+        """name, the argument's name, what makes the default, the default, converter"""
+        self.positional: list[str] = []
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None or self.left <= 0:
+            return super().__get__(instance, owner)
+        self.left -= 1
+        return functools.partial(self._fill, instance)
+
+    def _fill(self, instance: Any, /, *arguments: Any, **named: Any) -> None:
+        try:
+            values = self._values(arguments, dict(named))
+        except Exception:  # attrs' own `__init__`, and what `when_made` puts around it, say what is wrong
+            _make(self.cls)
+            vars(self.cls)["__init__"](instance, *arguments, **named)
+            return
+        vars(instance).update(values)
+        finish = getattr(instance, "__attrs_post_init__", None)
+        if finish is not None:
+            finish()
+
+    def _values(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """The value of each field; an error for what attrs must see."""
+        if self.raw is None:
+            self.read()
+        for alias, argument in zip(self.positional, arguments, strict=False):
+            if alias in named:
+                raise TypeError(alias)
+            named[alias] = argument
+        if len(arguments) > len(self.positional):
+            raise TypeError(arguments)
+        values = {}
+        for name, alias, make, default, convert in self.fields:
+            value = named.pop(alias) if alias in named else make() if make else default
+            if value is attrs.NOTHING:
+                raise TypeError(name)
+            values[name] = value if convert is None else convert(value)
+        if named:
+            raise TypeError(named)
+        return values
+
+    def read(self) -> None:
+        """Have attrs name the fields, and the class refuse changes from now on; an error where only attrs can fill it."""
+        with _MAKING:
+            if self.raw is not None or self.cls not in _INCOMPLETE:
+                return
+            with contextlib.suppress(_Named):
+                _INCOMPLETE[self.cls][0](field_transformer=self._keep)
+            self.cls.__setattr__, self.cls.__delattr__ = _FROZEN.__setattr__, _FROZEN.__delattr__  # type: ignore[method-assign, assignment]
+
+    def _keep(self, cls: type, fields: list[attrs.Attribute[Any]]) -> Any:
+        for field in fields:
+            alias, convert = field.alias or field.name.lstrip("_"), field.converter
+            default: Any = field.default
+            made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
+            if not field.init or field.validator or hasattr(convert, "takes_self") or (made and default.takes_self):
+                raise TypeError(field.name)
+            self.fields.append((field.name, alias, default.factory if made else None, default, convert))
+            if not field.kw_only:
+                self.positional.append(alias)
+        self.raw = _Fields(fields)
+        raise _Named
+
+
+class _Fields(tuple["attrs.Attribute[Any]", ...]):
+    """Fields that are also attributes, as those that `attrs.fields` gives."""
+
+    def __getattr__(self, name: str) -> attrs.Attribute[Any]:
+        for field in self:
+            if field.name == name:
+                return field
+        raise AttributeError(name)
+
+
+class _FieldsAtFirstUse(_AtFirstUse):
+    """Stands for the fields of a frozen class, for which attrs need not make it."""
+
+    __slots__ = ("init",)
+
+    def __init__(self, init: _Init) -> None:
+        super().__init__("__attrs_attrs__", init.cls)
+        self.init = init
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        with contextlib.suppress(TypeError):
+            self.init.read()
+        return self.init.raw if self.cls in _INCOMPLETE and self.init.raw else super().__get__(instance, owner)
+
+
+class _Named(Exception):
+    """attrs has named the fields of a class."""
+
+
+@attrs.frozen(slots=False)
+class _FROZEN:
+    """Lends attrs' refusal of changes to classes that attrs has not made yet."""
+
+
 def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str, Any]) -> Any:
     if cls is None:
         return lambda decorated: _decorated(decorate, decorated, options)
     own = vars(cls)
     if options.get("repr", True) and "__repr__" not in own:
         cls.__repr__ = _text  # type: ignore[method-assign, assignment]  # attrs keeps what a class has itself
+    plain = decorate is attrs.frozen and not {"__eq__", "__hash__", "__init__"} & own.keys()
     if decorate is attrs.frozen and options.get("eq", True) and not {"__eq__", "__hash__"} & own.keys():
         cls.__eq__, cls.__hash__ = _is_equal, _hash  # type: ignore[assignment, method-assign]
     if cls.__bases__ != (object,):
@@ -97,16 +211,25 @@ def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str
     options = {"init": "__init__" not in own, **options, "slots": False, "match_args": False}
     _INCOMPLETE[cls] = [functools.partial(decorate, cls, **options)]
     # These show that a class is used; the rest, as `__setattr__`, needs an instance.
-    for name in ("__init__" if options["init"] else "__attrs_init__", "__attrs_attrs__"):
-        setattr(cls, name, _AtFirstUse(name, cls))
+    if plain:
+        init = _Init(cls)
+        cls.__init__, cls.__attrs_attrs__ = init, _FieldsAtFirstUse(init)  # type: ignore[misc, attr-defined]
+    else:
+        for name in ("__init__" if options["init"] else "__attrs_init__", "__attrs_attrs__"):
+            setattr(cls, name, _AtFirstUse(name, cls))
     return cls
 
 
 def _make(cls: type) -> None:
     with _MAKING:
-        for make in _INCOMPLETE.get(cls, ()):
+        made = _INCOMPLETE.get(cls)
+        if made is None:  # another thread was first
+            return
+        if vars(cls).get("__setattr__") is _FROZEN.__setattr__:
+            del cls.__setattr__, cls.__delattr__
+        for make in made:
             make()
-        _INCOMPLETE.pop(cls, None)  # where another thread was first, there is nothing to do
+        _INCOMPLETE.pop(cls, None)
 
 
 def _compared(cls: Any) -> Callable[[Any], Any]:
