@@ -30,7 +30,7 @@ from stoker.backends.kubernetes.proof import setup
 from stoker.backends.kubernetes.request import jobs
 from stoker.backends.kubernetes.request.pods import program
 from stoker.backends.kubernetes.running import detach, driverpod, ending
-from stoker.backends.kubernetes.running.timers import SCHEDULE
+from stoker.backends.kubernetes.running.detach import SCHEDULE
 from stoker.client.leftjobs import note_lost_driver
 from stoker.core.errors import UsageError
 from stoker.core.plan import Code

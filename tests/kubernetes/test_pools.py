@@ -85,14 +85,6 @@ def long(flag: str):
 def mixed(flag: str):
     return ends(waits_apart(begins(), flag))
 
-@step(cache=False)
-def kills() -> None:
-    os.kill(os.getpid(), 9)
-
-@pipeline
-def killed():
-    kills()
-
 @step(cache=False, resources=ResourceSettings(gpu_count=1))
 def on_gpu(n: int) -> list[str]:
     return [*(device.uuid for device in context.devices), str(os.getpid())]
@@ -122,7 +114,7 @@ if __name__ == "__main__":
     elif word in ("long", "mixed"):
         print({"long": long, "mixed": mixed}[word](*rest).steps["ends"].output.load())
     else:
-        {"chain": chain, "killed": killed, "gpus": gpus}[word]()
+        {"chain": chain, "gpus": gpus}[word]()
 """
 
 
@@ -298,12 +290,6 @@ def enter_a_step(kube: Any, cluster: LocalCluster) -> None:
     assert "has no no-such-shell" in done.stderr and "STK345" in done.stderr
 
 
-def test_a_step_that_is_killed_takes_its_pod_with_it(kube: Any, cluster: LocalCluster) -> None:
-    kube.run("train.py", "killed", code=1, timeout=120.0)
-    assert "SIGKILL" in kube.client().run("last").steps["kills"].attempts[0].failure.message
-    cluster.wait(lambda: nothing_left(cluster))
-
-
 def test_steps_with_devices_get_those_of_their_pod(kube: Any, cluster: LocalCluster) -> None:
     kube.run("train.py", "gpus", env={"STOKER_SIMULATE": "1xH100"}, timeout=120.0)
     step = kube.client().run("last").steps["on_gpu"]
@@ -373,7 +359,7 @@ def test_a_pod_that_is_not_reached_is_given_up_where_others_are(
     cluster.wait(lambda: nothing_left(cluster))
 
 
-@pytest.mark.parametrize("places", [3, 32])
+@pytest.mark.parametrize("places", [3, pytest.param(32, marks=pytest.mark.long)])
 def test_steps_beyond_all_pods_go_alone_where_that_helps(
     kube: Any, cluster: LocalCluster, tmp_path: Path, places: int
 ) -> None:

@@ -221,9 +221,13 @@ def big() -> str:
         print(number, text[:50])
     raise ValueError(text)
 
+@step(cache=False)
+def kills() -> None:
+    os.kill(os.getpid(), 9)
+
 @pipeline(failure_mode="continue")
 def failures():
-    for one in (missing, small, fill, fill_alone, big):
+    for one in (missing, small, fill, fill_alone, big, kills):
         one()
 
 if __name__ == "__main__":
@@ -275,8 +279,8 @@ def test_a_drained_and_a_lost_node_use_up_no_retry(failing: Any, cluster: LocalC
 
 
 def test_each_failure_says_why(failing: Any, cluster: LocalCluster) -> None:
-    """An image that is not there, a full memory, pods that are evicted, and a result that is too long for a termination
-    message, which comes by the log."""
+    """An image that is not there, a full memory, pods that are evicted, a process that is killed, and a result that is
+    too long for a termination message, which comes by the log."""
     cluster.fail_image("team/missing:1", "not-found")
     failing.run("train.py", "failures", code=1, timeout=180.0)
     failures = {key: step.attempts[0].failure for key, step in failing.client().run("last").steps.items()}
@@ -285,6 +289,7 @@ def test_each_failure_says_why(failing: Any, cluster: LocalCluster) -> None:
     for key in ("fill", "fill_alone"):
         assert failures[key].cause == "disk-full", failures[key]
         assert "ephemeral-storage limit (40M)" in failures[key].message, "what the node says counts"
+    assert "SIGKILL" in failures["kills"].message
     assert len(failures["big"].message) > 4096
     log = failing.stoker("logs", "last", "big").stdout
     numbers = [int(line.split()[-2]) for line in log.splitlines() if line.split()[-2:-1] and line.split()[-2].isdigit()]

@@ -13,7 +13,7 @@ from tests.kubernetes.server.cluster import LocalCluster
 from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.proof import setup
-from stoker.backends.kubernetes.proof.probe import hello_job, probe
+from stoker.backends.kubernetes.proof.setup import hello_job, probe
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.findings import Check
 

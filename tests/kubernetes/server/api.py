@@ -9,7 +9,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import yaml
 from aiohttp import web
 from attrs import define, evolve, field, frozen
 from tests.kubernetes.server.access import ANONYMOUS, Access, Attempt, User
@@ -94,17 +93,17 @@ class Request:
         return Attempt(verb, self.resource, self.namespace, self.name, self.subresource)
 
     async def body(self) -> Object:
-        """The body, as JSON or YAML.
+        """The body, as JSON.
 
         Raises:
-            Refused: It is neither.
+            Refused: It is none.
         """
         text = await self.http.text()
         if not text.strip() and self.http.method == "DELETE":
             return {}
         try:
-            body = yaml.safe_load(text) if "yaml" in self.http.content_type else json.loads(text)
-        except (ValueError, yaml.YAMLError) as error:
+            body = json.loads(text)
+        except ValueError as error:
             raise bad_request(
                 f"the object provided is unrecognized (must be of type {self.resource.kind}): couldn't get "
                 f"version/kind; json parse error: {error} ({text[:40]})"

@@ -16,7 +16,6 @@ from tests.kubernetes.server.objects import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CONFIG_MAPS,
-    PRIORITY_CLASSES,
     ROLE_BINDINGS,
     ROLES,
     SECRETS,
@@ -27,8 +26,6 @@ from tests.kubernetes.server.objects import (
 
 LARGEST_DATA = 1024 * 1024
 """Bytes of the content of a secret or a config map at most."""
-HIGHEST_PRIORITY = 1_000_000_000
-"""Of a priority class that the cluster does not have by itself."""
 _KEY = r"[-._a-zA-Z0-9]+"
 _KEY_WORDS = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
@@ -129,20 +126,6 @@ def _claim(object: Object) -> Iterator[Cause]:
         yield Cause.required("spec.resources[storage]")
 
 
-def _priority_class(object: Object) -> Iterator[Cause]:
-    name, value = object["metadata"]["name"], object.get("value", 0)
-    if name.startswith("system-"):
-        if name not in ("system-cluster-critical", "system-node-critical"):
-            why = "priority class names with 'system-' prefix are reserved for system use only"
-            yield Cause.forbidden("metadata.name", why)
-    elif value > HIGHEST_PRIORITY:
-        why = f"maximum allowed value of a user defined priority is {HIGHEST_PRIORITY}"
-        yield Cause.forbidden("value", why)
-    policy = object.get("preemptionPolicy", "PreemptLowerPriority")
-    if policy not in ("Never", "PreemptLowerPriority"):
-        yield Cause.unsupported("preemptionPolicy", policy, ["Never", "PreemptLowerPriority"])
-
-
 def _role(object: Object) -> Iterator[Cause]:
     for index, rule in enumerate(object.get("rules") or []):
         path = f"rules[{index}]"
@@ -181,7 +164,6 @@ _CHECKS: dict[Resource, Callable[[Object], Iterator[Cause]]] = {
     SECRETS: _secret,
     SERVICES: _service,
     CLAIMS: _claim,
-    PRIORITY_CLASSES: _priority_class,
     ROLES: _role,
     CLUSTER_ROLES: _role,
     ROLE_BINDINGS: _binding,

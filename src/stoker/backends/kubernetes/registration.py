@@ -93,7 +93,7 @@ KUBERNETES: Final = Backend(
     puller=puller,
     parent_image=parent_image,
     doctor=doctor,
-    probe=later("stoker.backends.kubernetes.proof.probe:probe"),
+    probe=later("stoker.backends.kubernetes.proof.setup:probe"),
     nodes=later("stoker.backends.kubernetes.explain.nodes:nodes"),
     setup=SETUP,
     left_jobs=of_parts("stoker.backends.kubernetes.running.ending:left_jobs"),
@@ -102,6 +102,6 @@ KUBERNETES: Final = Backend(
     end_recorded=later("stoker.backends.kubernetes.running.ending:end_recorded"),
     beside=later("stoker.backends.kubernetes.running.beside:places"),
     has_driver=later("stoker.backends.kubernetes.running.detach:has_driver"),
-    timer=later("stoker.backends.kubernetes.running.timers:timer"),
+    timer=later("stoker.backends.kubernetes.running.detach:timer"),
     why_no_driver=later("stoker.backends.kubernetes.running.detach:why_no_driver"),
 )

@@ -8,7 +8,9 @@ first and then more (`WarmPods.tend`). A pod that nobody orders from leaves by i
 from __future__ import annotations
 
 import collections
+import functools
 import gzip
+import hashlib
 import json
 import logging
 import os
@@ -17,10 +19,10 @@ from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
 
 import attrs
 
-from stoker.backends.base.adoption import EarlierJob
+from stoker.backends.base.adoption import EarlierJob, job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import samples_file
-from stoker.backends.base.messages import credentials
+from stoker.backends.base.messages import credentials, request_digest
 from stoker.backends.base.platforms import Away
 from stoker.backends.base.statuses import failed
 from stoker.backends.kubernetes.api.client import ApiError, Cluster
@@ -31,15 +33,19 @@ from stoker.backends.kubernetes.objects import node_of, uid
 from stoker.backends.kubernetes.request import jobs as k8sjobs
 from stoker.backends.kubernetes.request.check import may_share
 from stoker.backends.kubernetes.request.claims import MOUNT, claim_store
+from stoker.backends.kubernetes.request.pods import GANG_LABEL, PodMount, PodRequest, program, run_variable
 from stoker.backends.kubernetes.running.ending import end_pod
 from stoker.backends.kubernetes.running.handles import JobObject, KubernetesHandle, PodOrder
 from stoker.backends.kubernetes.running.sending import NAMES, Sender, refusal
 from stoker.backends.kubernetes.settings import KubernetesSettings
-from stoker.backends.kubernetes.warm import pooljobs
+from stoker.backends.kubernetes.warm import poolpod
 from stoker.backends.kubernetes.warm.sessions import ASKED, LoggedOrder, PodSessions, PoolOrders, PoolPod, order_of
+from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
-from stoker.core.plan import Job, Site
+from stoker.core.orders import PoolSpec
+from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.status import CANCELLED
+from stoker.core.values import IdentityKey
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +172,8 @@ class WarmPods:
 
     def order(self, job: Job, namespace: str) -> KubernetesHandle:
         """Have a job wait for a pod of its shape; `tend` gives it one."""
-        template = pooljobs.template(job, self._site, self._options, shares=self._shares)
-        shape = pooljobs.shape_of(template, namespace)
+        template = pool_template(job, self._site, self._options, shares=self._shares)
+        shape = shape_of(template, namespace)
         pool = self._pool(shape, namespace, job.run)
         pool.job, pool.template = job, template
         place = pool.pods[-1].place if pool.pods else JobObject(name="", namespace=namespace, run=job.run)
@@ -224,8 +230,8 @@ class WarmPods:
         self._orders.lost.pop(handle, None)
         order.number, order.taken, order.claimed, order.lost, order.rest = -1, 0, False, False, b""
         order.names, order.end, handle.over_since, handle.job_over_since = None, None, 0.0, 0.0
-        template = pooljobs.template(handle.job, self._site, self._options, shares=self._shares)
-        pool = self._pool(pooljobs.shape_of(template, handle.place.namespace), handle.place.namespace, handle.place.run)
+        template = pool_template(handle.job, self._site, self._options, shares=self._shares)
+        pool = self._pool(shape_of(template, handle.place.namespace), handle.place.namespace, handle.place.run)
         pool.job, pool.template = handle.job, template
         pool.waiting.appendleft(handle)
         self._stirred = True
@@ -329,7 +335,7 @@ class WarmPods:
         if pod.session is None and "running" in main_state(thing):
             pod.running_since = pod.running_since or now
             if now >= pod.next_try and not pod.over:
-                self._sessions.open(pod, pooljobs.session_command(self._settings(pod), claim=self._claim), now)
+                self._sessions.open(pod, session_command(self._settings(pod), claim=self._claim), now)
         elif pod.session is not None and not pod.session.is_open and now - pod.session_asked_at > ASKED:
             self._sessions.hang_up(pod)
             self._sessions.note_unreached(pod, Away(f"the node of the pod {pod.name} has not answered for {ASKED:g} s"))
@@ -444,13 +450,13 @@ class WarmPods:
     def _put(self, pod: PoolPod, number: int, handle: KubernetesHandle) -> None:
         """Order a job of a pod; where it is not reached, it is told by the next session."""
         self._name_samples(pod, number, handle)
-        question = {"do": "order", "number": number, "mark": pooljobs.mark_of(handle.job)}
+        question = {"do": "order", "number": number, "mark": order_mark(handle.job)}
         self._sessions.tell(pod, question, self._document(handle.job))
 
     def _document(self, job: Job) -> bytes:
         """What a pod is told of a job, compressed."""
         opened = credentials(self._site.artifacts, os.environ)
-        spec = pooljobs.document(job, self._site, self._options, shares=self._shares, environment=opened)
+        spec = order_document(job, self._site, self._options, shares=self._shares, environment=opened)
         return gzip.compress(json.dumps(spec, separators=(",", ":")).encode(), 1, mtime=0)
 
     def _name_samples(self, pod: PoolPod, number: int, handle: KubernetesHandle) -> None:
@@ -497,8 +503,8 @@ class WarmPods:
         self._sender.bring_worker(pool.namespace, pool.run)
         token = f"{self._token}-{pool.shape}-{pool.created}"
         for salt in range(NAMES):
-            name = pooljobs.job_name(job, token, salt)
-            body = pooljobs.manifest(job, pool.template, pool.shape, name=name, token=token, count=count)
+            name = pool_name(job, token, salt)
+            body = pool_manifest(job, pool.template, pool.shape, name=name, token=token, count=count)
             path = f"{k8sjobs.collection(pool.namespace, 'Job')}/{name}"
             thing = self._sender.create_pool(path, body, pool.run)
             if thing is not None:
@@ -573,7 +579,7 @@ class WarmPods:
         """
         pods = self._asked.setdefault((namespace, run), [])
         for name, thing in follower.jobs.things.items():
-            shape = (thing["metadata"].get("labels") or {}).get(pooljobs.POOL)
+            shape = (thing["metadata"].get("labels") or {}).get(POOL)
             path = f"{k8sjobs.collection(namespace, 'Job')}/{name}"
             if shape and path not in self._places and not thing["metadata"].get("deletionTimestamp"):
                 pods += self._add_pods(self._pool(shape, namespace, run), thing, is_earlier=True)
@@ -647,3 +653,124 @@ class WarmPods:
                 if one is not None:
                     one.close()
         self._sessions.close()
+
+
+# From steps to the Jobs whose pods take several of them: pure. Steps whose pods would be equal but for names and labels
+# have the same shape.
+
+POOL: Final = "stoker/pool"
+"""The label of a pool's Jobs and pods: the shape of its steps, as `digest_of` has it."""
+STATE: Final = "/stoker/pool"
+IDLE_AFTER: Final = 30.0
+"""Seconds without a step after which a pod leaves: what a driver does between two steps takes less as a rule."""
+IDLE_WITH_DEVICES: Final = 5.0
+"""The same for a pod with accelerators, which others may wait for."""
+CHECKPOINTS: Final = f"{poolpod.PLACES[1]}{poolpod.TMP}/stoker-checkpoints"
+"""The folder of checkpoints of a pod that sees no other, emptied behind each step: they are copied from there."""
+
+
+def pool_spec(job: Job, site: Site, settings: KubernetesSettings) -> PoolSpec:
+    """How the worker of a pod lives."""
+    usual = IDLE_WITH_DEVICES if job.step.settings.resources.gpus_per_node else IDLE_AFTER
+    return PoolSpec(idle_after=settings.get("idle_after", usual), imports=site.worker_imports)
+
+
+def pool_request(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> PodRequest:
+    """What the pods of a pool follow from that takes steps like a job's."""
+    settings = settings_of(job.step, KubernetesSettings, options)
+    own = k8sjobs.pod_request(job, site, options, name="", shares=shares)
+    variables = {poolpod.PROGRAM: program(poolpod), **own.environment}
+    named = {*variables, *(entry["name"] for entry in settings.get("env", ()))}
+    if "TMPDIR" not in named and not settings.get("use_tmpfs") and not settings.get("tmpfs_size"):
+        variables["TMPDIR"] = f"{STATE}/{poolpod.TMP}"
+    spec = json.dumps(to_json(pool_spec(job, site, settings)), separators=(",", ":"))
+    return attrs.evolve(
+        own,
+        environment=variables,
+        command=(*run_variable(settings, poolpod.PROGRAM), "keep", STATE, k8sjobs.WORKER, spec),
+        labels=k8sjobs.labels_of_run(job),
+        mounts=[
+            PodMount(name="stoker-pool", source={"emptyDir": {}}, path=STATE, read_only=False),
+            *(mount for mount in own.mounts if mount.path != k8sjobs.DOCUMENT),
+        ],
+    )
+
+
+def session_command(settings: KubernetesSettings, *, claim: str) -> tuple[str, ...]:
+    """What is executed in a pod of a pool to reach it; `claim` is where it has the artifact store's claim."""
+    return (*run_variable(settings, poolpod.PROGRAM), "serve", STATE, *((claim,) if claim else ()))
+
+
+def pool_template(job: Job, site: Site, options: Mapping[str, Any], *, shares: bool) -> Mapping[str, Any]:
+    """The pods of a pool, without its label: equal for jobs of one shape, and one object for those of one step."""
+    return _template(IdentityKey(job.step), job.run, job.avoid, IdentityKey(site), IdentityKey(options), shares=shares)
+
+
+@functools.lru_cache(maxsize=64)
+def _template(
+    step: IdentityKey[StepPlan],
+    run: str,
+    avoid: tuple[str, ...],
+    site: IdentityKey[Site],
+    options: IdentityKey[Mapping[str, Any]],
+    *,
+    shares: bool,
+) -> Mapping[str, Any]:
+    job = Job(name="", run=run, key="", attempt=0, step=step.value, inputs={}, avoid=avoid)
+    pod = k8sjobs.template(pool_request(job, site.value, options.value, shares=shares))
+    pod["metadata"].get("labels", {}).pop(GANG_LABEL, None)
+    return pod
+
+
+def shape_of(template: Mapping[str, Any], namespace: str) -> str:
+    """The shape of the steps that pods with this template take. What modules a pod imports ahead is none of it: another
+    driver of the run may know of others."""
+    return _shape_of(IdentityKey(template), namespace)
+
+
+@functools.lru_cache(maxsize=64)
+def _shape_of(key: IdentityKey[Mapping[str, Any]], namespace: str) -> str:
+    template = key.value
+    (container,) = template["spec"]["containers"]
+    *words, spec = container["command"]
+    alike = {**container, "command": [*words, json.loads(spec)["idle_after"]]}
+    text = json.dumps([namespace, {**template, "spec": {**template["spec"], "containers": [alike]}}], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def pool_manifest(
+    job: Job, template: Mapping[str, Any], shape: str, *, name: str, token: str, count: int
+) -> dict[str, Any]:
+    """The Job of so many pods."""
+    labels = {**k8sjobs.labels_of_run(job), POOL: shape}
+    metadata = {**template["metadata"], "labels": {**template["metadata"].get("labels", {}), POOL: shape}}
+    spec: dict[str, Any] = {"backoffLimit": 0, "template": {**template, "metadata": metadata}}
+    if count > 1:
+        del spec["backoffLimit"]
+        spec.update(completionMode="Indexed", completions=count, parallelism=count, backoffLimitPerIndex=0)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels, "annotations": {k8sjobs.TOKEN: token}},
+        "spec": spec,
+    }
+
+
+def pool_name(job: Job, token: str, salt: int = 0) -> str:
+    """The name of a pool's Job: the pipeline's for people, and letters that are its own."""
+    return k8sjobs.named([job.pipeline, "pool"], hashlib.sha256(f"{token} {salt}".encode()).hexdigest())
+
+
+def order_mark(job: Job) -> list[Any]:
+    """What a later driver needs to adopt an order: key, kind, attempt, request."""
+    return [job.key, job_kind(job), job.attempt, request_digest(job)]
+
+
+def order_document(
+    job: Job, site: Site, options: Mapping[str, Any], *, shares: bool, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a pod is told of a job."""
+    settings = settings_of(job.step, KubernetesSettings, options)
+    entry = k8sjobs.entry(job, site, settings, shares=shares, environment=environment, checkpoints=CHECKPOINTS)
+    spec: dict[str, Any] = entry["spec"]
+    return spec
