@@ -158,7 +158,7 @@ def test_the_end_of_the_run_there(
     monkeypatch.setenv("MARKS", str(tmp_path))
     # Nothing that is killed writes last words.
     main = 'if __name__ == "__main__":\n'
-    soon = f"{main}    from stoker.backends.kubeflow import platform\n    platform.LAST_WORDS = 1.0\n"
+    soon = f"{main}    from stoker.backends.kubeflow import backend\n    backend.LAST_WORDS = 1.0\n"
     driver = _started(project, endpoint, tmp_path, WAITS.replace(main, soon))
     endpoint.kill("run-0")
     assert driver.wait(120.0) == 1

@@ -62,6 +62,6 @@ KUBEFLOW: Final = Backend(
     puller=puller,
     probe=probe,
     leftovers=of_parts("stoker.backends.kubeflow.requests:sweep_store"),
-    end_recorded=later("stoker.backends.kubeflow.platform:end_recorded"),
+    end_recorded=later("stoker.backends.kubeflow.backend:end_recorded"),
     beside=beside,
 )

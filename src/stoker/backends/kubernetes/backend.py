@@ -75,10 +75,10 @@ class KubernetesBackend(Watched):
                 why = "steps are sent to the cluster that it names"
                 yield reporter_of(steps[0]).error(NOT_PROVED, error.message, why, error.fix)
             return
-        yield from prove(needs_of(steps, self._options, namespace), self._cluster, pools=settings.get("pools", ()))
         store = claim_store(self._site.artifacts)
-        if store is not None:
-            yield from prove_claim(steps, self._options, store, self._cluster, namespace)
+        more = () if store is None else prove_claim(steps, self._options, store, self._cluster, namespace)
+        needs = needs_of(steps, self._options, namespace)
+        yield from prove(needs, self._cluster, pools=settings.get("pools", ()), more=more)
 
     def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
         """Whether the cluster has another node for a step; asks it, over a connection of its own."""

@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence
+from typing import Any, Final, Iterator, Mapping, Protocol, Sequence
 
 from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.kubernetes.api.access import Access, context_of
@@ -148,10 +148,7 @@ class Cluster:
             if data is None:
                 return
             if stream.status not in (None, 200):
-                error = stream.error()
-                if error.status in _LAME or error.status == 429:
-                    raise self.away(f"status {error.status}: {error.words[:200]}")
-                raise error
+                raise self.failure(stream.error())
             if data:
                 yield data
             else:
@@ -181,11 +178,11 @@ class Cluster:
 
     def inquire(self, path: str, **params: Any) -> Inquiry:
         """Ask for an object or a list, and wait for nothing; `Away` where no connection can be made."""
-        return Inquiry(self.stream(path, params), self.away, self._patience)
+        return Inquiry(self.stream(path, params), self, self._patience)
 
     def inquire_log(self, namespace: str, pod: str, *, container: str = "") -> Inquiry:
         """Ask for what there is of the log of a pod's container, each line behind its time, and wait for nothing."""
-        return Inquiry(self.open_log(namespace, pod, container=container, follow=False), self.away, self._patience)
+        return Inquiry(self.open_log(namespace, pod, container=container, follow=False), self, self._patience)
 
     # Requests
 
@@ -217,10 +214,8 @@ class Cluster:
             return self._answer(status, text, f"{method} {path}")
 
     def _answer(self, status: int, text: str, request: str) -> dict[str, Any]:
-        if status in _LAME or status == 429:
-            raise self.away(f"status {status}: {_words(text)[:200]}")
         if status >= 400:
-            raise _refusal(status, text, request)
+            raise self.failure(_refusal(status, text, request))
         try:
             answer = parse_json(text)
         except SettingsError:
@@ -286,6 +281,11 @@ class Cluster:
             self._connection.close()
             self._connection = None
 
+    def failure(self, error: ApiError) -> BackendError:
+        """A refusal, or the error of a server that is not able to answer."""
+        lame = error.status in _LAME or error.status == 429
+        return self.away(f"status {error.status}: {error.words[:200]}") if lame else error
+
     def away(self, why: str) -> Away:
         """The error of a server that does not answer."""
         place = self.access.place
@@ -296,20 +296,9 @@ class Cluster:
 
     def stream(self, path: str, params: Mapping[str, Any]) -> Stream:
         """Begin a request whose answer goes on; `Away` where no connection can be made."""
-        target = self._target(path, params)
         with self.answers.question(f"GET {path}"), self._in_use:
-            if self._abandoned.is_set():
-                raise self.away("it is not asked any more")
-            headers = self.access.headers()
-            connection = self._connect()
-            try:
-                connection.connect()
-                sock = connection.sock
-                self._begin(sock, target, {**headers, "Accept": "application/json, */*"})
-                stream = Stream(sock, path, self._streams.discard)
-            except OSError as error:
-                connection.close()
-                raise self.away(str(error) or type(error).__name__) from error
+            sock = self._begun(self._target(path, params), {"Accept": "application/json, */*"})
+            stream = Stream(sock, path, self._streams.discard)
             self._streams.add(stream)
             return stream
 
@@ -317,31 +306,27 @@ class Cluster:
         """A connection on which the server was asked for another protocol, and has not answered yet; `Away` where none
         can be made. Reads and writes fail that take longer than the client's patience."""
         with self.answers.question(f"GET {path}"), self._in_use:
-            if self._abandoned.is_set():
-                raise self.away("it is not asked any more")
-            target = f"{self._server.path}{path}?{urllib.parse.urlencode(params)}"
-            connection = self._connect()
-            try:
-                connection.connect()
-                self._begin(connection.sock, target, {**self.access.headers(), **headers})
-            except OSError as error:
-                connection.close()
-                raise self.away(str(error) or type(error).__name__) from error
-            sock: socket.socket = connection.sock
-            return sock
+            return self._begun(f"{self._server.path}{path}?{urllib.parse.urlencode(params)}", headers)
 
     def upgrade_refusal(self, path: str, status: int, body: bytes) -> BackendError:
         """The error of an answer to an upgrade that is none."""
-        text = body.decode("utf-8", "replace")
-        if status in _LAME or status == 429:
-            return self.away(f"status {status}: {_words(text)[:200]}")
-        return _refusal(status, text, f"GET {path}")
+        return self.failure(_refusal(status, body.decode("utf-8", "replace"), f"GET {path}"))
 
-    def _begin(self, sock: socket.socket, target: str, headers: Mapping[str, str]) -> None:
-        """Send the head of a request without a body."""
+    def _begun(self, target: str, headers: Mapping[str, str]) -> socket.socket:
+        """A connection of its own to which the head of a request without a body was sent."""
+        if self._abandoned.is_set():
+            raise self.away("it is not asked any more")
         lines = [f"GET {target} HTTP/1.1", f"Host: {self._server.netloc.rpartition('@')[2]}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        lines += [f"{name}: {value}" for name, value in {**self.access.headers(), **headers}.items()]
+        connection = self._connect()
+        try:
+            connection.connect()
+            sock: socket.socket = connection.sock
+            sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            return sock
+        except OSError as error:
+            connection.close()
+            raise self.away(str(error) or type(error).__name__) from error
 
     # The end
 
@@ -401,10 +386,11 @@ class Stream:
         self._body = b""
         """The beginning of a refusal."""
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, name) and sock.family in (socket.AF_INET, socket.AF_INET6):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        with contextlib.suppress(OSError):  # of a connection that is gone already: reading tells
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+                if hasattr(socket, name) and sock.family in (socket.AF_INET, socket.AF_INET6):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def fileno(self) -> int:
         """The descriptor to wait for; -1 for a closed one."""
@@ -500,9 +486,10 @@ class Stream:
 class Inquiry:
     """A request whose answer is taken once it has come: whoever asks does not wait."""
 
-    def __init__(self, stream: Stream, away: Callable[[str], Away], patience: float) -> None:
+    def __init__(self, stream: Stream, cluster: Cluster, patience: float) -> None:
         self._stream = stream
-        self._away = away
+        self._away = cluster.away
+        self._failure = cluster.failure
         self._patience = patience
         self._pieces: list[bytes] = []
 
@@ -522,10 +509,7 @@ class Inquiry:
         if data is not None:
             raise self._away(f"nothing came for {self._patience:g} s")
         if self._stream.status not in (None, 200, 204):
-            error = self._stream.error()
-            if error.status in _LAME or error.status == 429:
-                raise self._away(f"status {error.status}: {error.words[:200]}")
-            raise error
+            raise self._failure(self._stream.error())
         if self._stream.broken:
             raise self._away("the connection ended before an answer came")
         return b"".join(self._pieces)
@@ -641,11 +625,3 @@ def _refusal(status: int, text: str, request: str) -> ApiError:
         return ApiError(status, http.client.responses.get(status, ""), text.strip()[:500], {}, request=request)
     message = str(document.get("message") or "")
     return ApiError(status, str(document.get("reason") or ""), message, document.get("details") or {}, request=request)
-
-
-def _words(text: str) -> str:
-    try:
-        document = parse_json(text)
-    except SettingsError:
-        return text.strip()
-    return str(document.get("message") or "") if isinstance(document, dict) else text.strip()

@@ -93,8 +93,11 @@ class PodNeed:
     """The settings in the API's own words, which the API server alone can check."""
 
 
-def prove(needs: Sequence[PodNeed], cluster: Api, *, pools: Sequence[Mapping[str, Any]] = ()) -> Iterator[Finding]:
-    """What of these steps the cluster can never run; asks it. `pools` are of the settings."""
+def prove(
+    needs: Sequence[PodNeed], cluster: Api, *, pools: Sequence[Mapping[str, Any]] = (), more: Iterable[Finding] = ()
+) -> Iterator[Finding]:
+    """What of these steps the cluster can never run; asks it. `pools` are of the settings; `more` asks, too, and is not
+    begun where the cluster does not answer."""
     if not needs:
         return
     first = reporter_of(needs[0].step)
@@ -102,6 +105,7 @@ def prove(needs: Sequence[PodNeed], cluster: Api, *, pools: Sequence[Mapping[str
         yield from _Facts(cluster, pools).findings(needs)
         yield from _lacking_apis(needs, cluster)
         yield from _rejected(needs, cluster)
+        yield from more
     except Away as error:
         why = "whether nodes, quotas and rights allow the steps is not proved"
         yield first.warning(NOT_PROVED, error.message, why, error.fix)
@@ -623,18 +627,7 @@ NOT_REACHED: Final = "STK260"
 def prove_claim(
     steps: Sequence[StepPlan], options: Mapping[str, Any], store: ClaimStore, cluster: Api, namespace: str
 ) -> Iterator[Finding]:
-    """What of these steps cannot work with this claim; asks the cluster, and says nothing where it does not answer."""
-    if not steps:
-        return
-    try:
-        yield from _findings(steps, options, store, cluster, namespace)
-    except Away:
-        return  # the proof of nodes and rights says so
-
-
-def _findings(
-    steps: Sequence[StepPlan], options: Mapping[str, Any], store: ClaimStore, cluster: Api, namespace: str
-) -> Iterator[Finding]:
+    """What of these steps cannot work with this claim; asks the cluster."""
     first = reporter_of(steps[0])
     usual, namespace = namespace, str(store.options.get("namespace") or namespace)
     yield from denials(NOT_REACHED, first, cluster, namespace, CLAIM_RIGHTS)
