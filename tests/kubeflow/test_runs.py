@@ -14,6 +14,7 @@ import pytest
 from tests.kubeflow.endpoint import Endpoint
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.programs import SQUARES, WAITS
+from tests.servers.programs import ORDINARY, asking
 from tests.servers.s3 import S3
 from tests.waiting import until
 
@@ -289,6 +290,18 @@ def test_what_must_be_known_before(project: Any) -> None:
     refused = project.run("squares.py", code=3)
     assert "STK299 error: squares.py:24: 'squares' has hooks (on_failure), and kubeflow is to call" in refused.stderr
     assert "call the function where the pipeline is called" in refused.stderr
+
+
+def test_an_endpoint_that_does_not_answer_refuses_nothing(project: Any) -> None:
+    program = asking(*ORDINARY, 'accelerators="tpu-v5e:4"', "cpu_count=8, spot=True")
+    stack = STACK.format(host="http://127.0.0.1:9", claim="image = 'ghcr.io/team/train:1'", more="")
+    stack = stack.replace("shares_files = true, ", "").replace(
+        "orchestrator", "artifact_store = 's3://bucket/store'\norchestrator", 1
+    )
+    project.write({"train.py": program, "stoker.toml": stack})
+    done = project.stoker("plan", "train.py", "--json", code=None)
+    errors = [one for one in json.loads(done.stdout)["findings"] if one["level"] == "error"]
+    assert (done.returncode, errors) == (0, []), done.stderr
 
 
 def test_a_login_that_is_not_there(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ os.execv({client!r}, words)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_packages_are_in_the_image_that_the_pod_runs(
     project: Any,
     cluster: LocalCluster,
