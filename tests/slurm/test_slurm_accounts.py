@@ -21,8 +21,10 @@ from stoker.core.resources import ResourceSettings
 
 
 @pytest.fixture
-def bench(tmp_path: Path, accounted: Cluster, bundle: Path) -> Bench:
-    return Bench(tmp_path, accounted, bundle)
+def bench(tmp_path: Path, accounted: Cluster, bundle: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, accounted, bundle)
+    yield made
+    made.close()
 
 
 def test_who_cancelled_a_job_is_told(bench: Bench, accounted: Cluster) -> None:
@@ -36,7 +38,6 @@ def test_who_cancelled_a_job_is_told(bench: Bench, accounted: Cluster) -> None:
     until(lambda: Controller(Here()).details([id])[id].by == getpass.getuser())
     status = bench.end(backend, job)
     assert status.cause == "killed"
-    backend.close()
 
 
 def test_the_end_of_a_job_that_the_controller_has_forgotten_is_in_the_accounts(
@@ -54,7 +55,6 @@ def test_the_end_of_a_job_that_the_controller_has_forgotten_is_in_the_accounts(
     row = Controller(Here()).details([id])[id]
     assert (row.state, row.signal) == ("FAILED", 9)
     assert bench.end(backend, job).cause == "host-oom"
-    backend.close()
 
 
 def test_tasks_of_an_array_have_accounts_of_their_own(bench: Bench, accounted: Cluster) -> None:
@@ -70,7 +70,6 @@ def test_tasks_of_an_array_have_accounts_of_their_own(bench: Bench, accounted: C
     assert {key: (row.state, row.code) for key, row in details.items()} == {
         f"{id}_{number}": ("FAILED", 7) for number in range(3)
     }
-    backend.close()
 
 
 QOS = {
@@ -139,4 +138,3 @@ def test_a_job_that_waits_for_more_than_its_limit_is_refused_and_others_go_on_wa
     until(lambda: sum(job["state"] == "CANCELLED" for job in bench.jobs()) == 1)
     backend.cancel(first.name, grace=0.0)
     assert bench.output(bench.end(backend, waits)) == 3
-    backend.close()

@@ -12,7 +12,7 @@ from tests.waiting import until
 from stoker.backends.slurm.backend import SlurmBackend
 
 
-def left_alone(backend: SlurmBackend) -> None:
+def left_alone(bench: Bench, backend: SlurmBackend) -> None:
     """As if its driver had been killed: it neither ends its jobs nor takes anything away."""
     backend._watcher._flights.clear()
     platform = backend._watcher._platform
@@ -20,6 +20,7 @@ def left_alone(backend: SlurmBackend) -> None:
     platform._pools._pools.clear()  # type: ignore[attr-defined]
     platform._pools._folders.clear()  # type: ignore[attr-defined]
     backend.close()
+    bench.made.remove(backend)
 
 
 def test_a_job_is_taken_over_whose_driver_died_between_sbatch_and_its_answer(bench: Bench, tmp_path: Path) -> None:
@@ -28,8 +29,7 @@ def test_a_job_is_taken_over_whose_driver_died_between_sbatch_and_its_answer(ben
     first = bench.backend()
     first.submit(job)
     bench.until(first, lambda: "counting" in bench.texts(job))
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     (submitted,) = Path(bench.site.scratch, "slurm").glob("*/*/submitted")
     submitted.unlink()
     again = attrs.evolve(job, name="r1/counts/2", attempt=2)
@@ -49,8 +49,7 @@ def test_what_is_done_is_taken_over(bench: Bench, cluster: Cluster, tmp_path: Pa
     first = bench.backend()
     first.submit(job)
     until(lambda: list(Path(bench.site.scratch, "slurm").glob("*/*/0/result.json")))
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     cluster.stop_controller()
     cluster.start_controller(clear=True)
     second = bench.backend()
@@ -63,8 +62,7 @@ def test_what_failed_is_sent_again(bench: Bench) -> None:
     first = bench.backend()
     first.submit(job)
     until(lambda: list(Path(bench.site.scratch, "slurm").glob("*/*/0/result.json")))
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     assert len(bench.jobs()) == 1
     assert bench.over(bench.backend(), job).cause == "user-error"
     assert len({one["comment"] for one in bench.jobs()}) == 2
@@ -77,8 +75,7 @@ def test_a_job_that_asks_for_something_else_is_ended_and_sent_anew(bench: Bench,
     first.submit(job)
     bench.until(first, lambda: "waiting" in bench.texts(job))
     bench.jobs()
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     second = bench.backend()
     changed = attrs.evolve(job, step=attrs.evolve(job.step, code="other code"), name="r1/waits/2", attempt=2)
     second.submit(changed)
@@ -94,8 +91,7 @@ def test_a_job_that_nobody_takes_over_is_ended(bench: Bench, tmp_path: Path) -> 
     first.submit(job)
     bench.until(first, lambda: "waiting" in bench.texts(job))
     bench.jobs()
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     second = bench.backend()
     assert bench.output(bench.over(second, bench.job("add", inputs={"a": 1, "b": 2}))) == 3
     second.close()
@@ -115,8 +111,7 @@ def test_part_of_an_array_is_taken_over(bench: Bench, tmp_path: Path) -> None:
         first.submit(job)
     bench.until(first, lambda: all("counting" in bench.texts(job) for job in jobs))
     bench.jobs()
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     second = bench.backend()
     again = [attrs.evolve(job, name=f"{job.run}/{job.key}/2", attempt=2) for job in jobs[:2]]
     for job in again:

@@ -80,8 +80,6 @@ def test_steps_that_ask_for_something_else_or_for_a_job_of_their_own_get_one(ben
     ):
         bench.over(backend, bench.job("add", key=f"add{number}", inputs={"a": 1, "b": number}, **given))
     assert len({job["comment"] for job in bench.jobs()}) == 4
-    backend.close()
-    bench.made.clear()
 
 
 def test_a_killed_drivers_steps_are_found_and_run_once(bench: Bench, tmp_path: Path) -> None:
@@ -96,8 +94,7 @@ def test_a_killed_drivers_steps_are_found_and_run_once(bench: Bench, tmp_path: P
     bench.until(first, lambda: "counting" in bench.texts(jobs[0]) and bool(bench.messages(jobs[1])))
     assert "max_jobs=1" in bench.messages(jobs[1])[-1]
     bench.jobs()
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     second = bench.backend(**REUSE, max_jobs=1)
     again = [attrs.evolve(job, name=f"r1/{job.key}/2", attempt=2) for job in (done, *jobs)]
     for job in again:
@@ -121,8 +118,7 @@ def test_what_nobody_adopts_is_taken_back(bench: Bench, tmp_path: Path) -> None:
         first.submit(job)
     bench.until(first, lambda: "counting" in bench.texts(running))
     bench.jobs()
-    left_alone(first)
-    bench.made.clear()
+    left_alone(bench, first)
     second = bench.backend(**REUSE)
     assert bench.output(bench.over(second, bench.job("add", inputs={"a": 1, "b": 2}))) == 3
     second.close()
@@ -154,8 +150,6 @@ def test_ending_one_step_leaves_its_job_to_the_others(bench: Bench, tmp_path: Pa
     assert bench.over(backend, bench.job("dies")).cause == bench.over(backend, bench.job("dies", key="again")).cause
     assert bench.over(backend, bench.job("leaves")).exit_code == 7
     assert len(bench.jobs()) == 1
-    backend.close()
-    bench.made.clear()
 
 
 def test_the_end_of_a_job_is_the_end_of_the_step_that_it_runs(bench: Bench, cluster: Cluster, tmp_path: Path) -> None:
@@ -174,8 +168,6 @@ def test_the_end_of_a_job_is_the_end_of_the_step_that_it_runs(bench: Bench, clus
     assert bench.output(bench.end(backend, last)) == 1
     assert begins(tmp_path, "abc") == {"a": 1, "b": 1, "c": 1}
     assert len(bench.jobs()) == 3
-    backend.close()
-    bench.made.clear()
 
 
 def test_a_line_before_the_worker_that_fails_ends_the_steps_as_in_jobs_of_their_own(bench: Bench) -> None:
@@ -194,8 +186,6 @@ def test_a_line_before_the_worker_that_fails_ends_the_steps_as_in_jobs_of_their_
         assert sent["time"] <= running["time"] <= sent["time"] + 2.0, "by Slurm, and not when it was noticed"
         assert status.ended is not None and status.ended <= sent["time"] + 2.0
     assert len({job["id"] for job in bench.jobs()}) == 3
-    backend.close()
-    bench.made.clear()
 
 
 def _place(event: WorkerEvent) -> Mapping[str, Any]:
@@ -207,8 +197,6 @@ def test_what_slurm_refuses_is_refused(bench: Bench) -> None:
     status = bench.over(backend, bench.job("add", inputs={"a": 1, "b": 1}))
     assert status.cause == "refused"
     assert "invalid partition" in status.message
-    backend.close()
-    bench.made.clear()
 
 
 def test_a_job_begins_no_step_for_which_it_has_no_time(bench: Bench, tmp_path: Path) -> None:
@@ -222,8 +210,6 @@ def test_a_job_begins_no_step_for_which_it_has_no_time(bench: Bench, tmp_path: P
     bench.end(backend, first)
     bench.over(backend, bench.job("add", inputs={"a": 1, "b": 1}))
     assert len({job["id"] for job in bench.jobs()}) == 2
-    backend.close()
-    bench.made.clear()
 
 
 def test_a_job_leaves_when_no_step_comes(bench: Bench) -> None:
@@ -233,8 +219,6 @@ def test_a_job_leaves_when_no_step_comes(bench: Bench) -> None:
     until(lambda: bench.jobs()[0]["state"] == "COMPLETED")
     bench.over(backend, bench.job("add", key="second", inputs={"a": 1, "b": 2}))
     assert len(bench.jobs()) == 2
-    backend.close()
-    bench.made.clear()
 
 
 @pytest.fixture
@@ -244,8 +228,7 @@ def crowded(tmp_path: Path, accounted: Cluster, bundle: Path) -> Iterator[Bench]
     accounted.run("sacctmgr", "-i", "modify", "account", "lab", "set", "MaxSubmitJobs=3")
     made = Bench(tmp_path, accounted, bundle)
     yield made
-    for backend in made.made:
-        backend.close()
+    made.close()
     accounted.run("sacctmgr", "-i", "modify", "account", "lab", "set", "MaxSubmitJobs=-1")
 
 
@@ -363,5 +346,3 @@ def test_a_lost_answer_adds_no_worker(bench: Bench, tmp_path: Path, monkeypatch:
     bench.end(backend, *jobs)
     assert len(bench.jobs()) == 2
     assert begins(tmp_path, "abc") == {"a": 1, "b": 1, "c": 1}
-    backend.close()
-    bench.made.clear()

@@ -8,6 +8,7 @@ and follows it, asking the dashboard (`jobs`) and hearing what the program tells
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -338,19 +339,13 @@ class RayBackend(Watched):
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
         """What the cluster's nodes can never give; asks the cluster, over a connection of its own."""
-        jobs = Jobs(RaySettings(**self._options), os.environ)
-        try:
+        with contextlib.closing(Jobs(RaySettings(**self._options), os.environ)) as jobs:
             yield from prove(steps, self._options, jobs, shares=self._shares)
-        finally:
-            jobs.close()
 
     def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
         """Whether the cluster has another node for a step; asks it, over a connection of its own."""
-        jobs = Jobs(RaySettings(**self._options), os.environ, patience=ASKED)
-        try:
+        with contextlib.closing(Jobs(RaySettings(**self._options), os.environ, patience=ASKED)) as jobs:
             return has_other_place(step, self._options, jobs, avoid)
-        finally:
-            jobs.close()
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The request, and the document that the program in the cluster reads; jobs that go together share both."""

@@ -126,8 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGHUP, end)
     try:
-        jobs = Jobs(RaySettings(**parse_object(settings)), os.environ)
-        try:
+        with contextlib.closing(Jobs(RaySettings(**parse_object(settings)), os.environ)) as jobs:
             body = request(id, address, command, token)
             output = JobOutput(id, body["entrypoint"], token)
             jobs.submit(body)
@@ -137,8 +136,6 @@ def main(arguments: Sequence[str]) -> int:
                 jobs.close()  # a signal may have come in the middle of a request
                 with contextlib.suppress(StokerError):  # what is left of it is a line of the dashboard's
                     _remove(jobs, id, ends=output.code is not None)
-        finally:
-            jobs.close()
     except StokerError as error:
         sys.stderr.write(f"{'; '.join(filter(None, (' '.join(error.message.split()), error.fix)))}\n")
         return FAILED

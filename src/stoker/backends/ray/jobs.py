@@ -376,11 +376,8 @@ https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html"""
 
 def nodes(options: Mapping[str, Any]) -> list[PlatformNode]:
     """The nodes that are alive; a `BackendError` where the dashboard does not answer."""
-    jobs = Jobs(RaySettings(**options), os.environ)
-    try:
+    with contextlib.closing(Jobs(RaySettings(**options), os.environ)) as jobs:
         return nodes_of(jobs.nodes())
-    finally:
-        jobs.close()
 
 
 def nodes_of(rows: Iterable[Mapping[str, Any]]) -> list[PlatformNode]:

@@ -715,12 +715,9 @@ def remove_folder(folder: str) -> None:
 
 def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Stop Ray jobs that a driver left; returns the names of those that were not over."""
-    client = Jobs(RaySettings(**options), os.environ, patience=ASKED)
-    try:
+    with contextlib.closing(Jobs(RaySettings(**options), os.environ, patience=ASKED)) as client:
         reported = {one["submission_id"]: one["status"] for one in client.jobs()}
         ids = [id for id in dict.fromkeys(str(job["id"]) for job in jobs) if reported.get(id, "STOPPED") not in OVER]
         for id in ids:
             client.stop(id)
         return [f"the Ray job {id}" for id in ids]
-    finally:
-        client.close()

@@ -10,6 +10,7 @@ jobs, their keys and the digests of their requests; and `submitted`, written aft
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -31,7 +32,7 @@ from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.pools import Pools
 from stoker.backends.slurm.queue import Controller, QueueFull, refusal_text
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import explain
+from stoker.backends.slurm.states import explain, ids_of
 from stoker.backends.slurm.task import SlurmJob, slurm_job
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
@@ -90,13 +91,10 @@ class SlurmBackend(Watched):
         from stoker.backends.slurm.facts import prove
 
         settings = {step.key: settings_of(step, SlurmSettings, self._options) for step in steps}
-        machine = login(SlurmSettings(**self._options).get("host"))
-        try:
+        with contextlib.closing(login(SlurmSettings(**self._options).get("host"))) as machine:
             store = SlurmSettings(**self._options).store_on_nodes(self._site.artifacts)
             yield from prove(steps, settings, machine, store=store)
             share_facts(machine, SlurmSettings(**self._options).get("host"))
-        finally:
-            machine.close()
 
     def may_detach(self, run: DetachedRun) -> None:
         """`UsageError` if the nodes lack what a driver needs; the cluster is not asked."""
@@ -495,12 +493,12 @@ class SlurmPlatform:
         if not tasks:
             return
         if not grace:
-            self._controller.cancel(ids_of(tasks))
+            self._controller.cancel(ids_of(task.id for task in tasks))
             return
         for batch in (True, False):
             signalled = [task for task in tasks if task.batch == batch]
             if signalled:
-                self._controller.ask(ids_of(signalled), batch=batch)
+                self._controller.ask(ids_of(task.id for task in signalled), batch=batch)
 
     def forget(self, handle: Any) -> None:
         """Remove the files of a finished job after a while, its submission's with the last one."""
@@ -514,7 +512,7 @@ class SlurmPlatform:
             return
         if task.missing is not None or task.comes_again or task.refusal:
             # It counted as lost and may still start; or it is done, and Slurm would start it again; or it never starts.
-            self._controller.cancel(ids_of([task]))
+            self._controller.cancel(ids_of([task.id]))
 
     def _clear(self, before: float) -> None:
         """Remove the files of jobs that were over before a time."""
@@ -583,12 +581,3 @@ def _who(settings: SlurmSettings) -> str:
     """What answers for the cluster."""
     host = settings.get("host")
     return "Slurm's controller" if host is None else f"Slurm's controller behind {host}"
-
-
-def ids_of(tasks: Iterable[SlurmJob]) -> dict[str, set[int]]:
-    """The jobs' ids in Slurm, those of arrays with the tasks."""
-    ids: dict[str, set[int]] = {}
-    for task in tasks:
-        id, array, index = task.id.partition("_")
-        ids.setdefault(id, set()).update([int(index)] if array else [])
-    return ids

@@ -6,6 +6,7 @@ https://slurm.schedmd.com/scontrol.html). What is missing, or is not understood,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -272,11 +273,8 @@ def _pair(line: str) -> tuple[str, str]:
 
 def nodes(options: Mapping[str, Any]) -> list[PlatformNode]:
     """The nodes of the cluster that these settings name; a `BackendError` where it does not answer."""
-    machine = login(SlurmSettings(**options).get("host"))
-    try:
+    with contextlib.closing(login(SlurmSettings(**options).get("host"))) as machine:
         facts = cluster_facts(machine)
-    finally:
-        machine.close()
     return nodes_of(group for partition in facts.partitions.values() for group in partition.groups)
 
 

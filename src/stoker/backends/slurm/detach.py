@@ -15,6 +15,7 @@ driver, so nodes have to see this machine's folders, as drivers of detached runs
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -101,15 +102,12 @@ def detach(settings: SlurmSettings, argv: Sequence[str], folder: str, name: str,
     Raises `Away` where the controller does not answer, `BackendError` with sbatch's words where it refuses.
     """
     check(settings)
-    machine = login(settings.get("host"))
-    try:
+    with contextlib.closing(login(settings.get("host"))) as machine:
         limit = _limit(settings, machine)
         text = script(settings, argv, folder, name, output=output, limit=limit)
         run_folder = os.path.dirname(output)
         machine.write({f"{run_folder}/{SCRIPT}": text.encode()})
         return f"Slurm job {Controller(machine).submit(run_folder, text)}"
-    finally:
-        machine.close()
 
 
 def script(

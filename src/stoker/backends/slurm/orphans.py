@@ -239,8 +239,7 @@ class Orphans:
 
 def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
     """End jobs by their ids, and submissions without an answer by their comments; returns the names of those ended."""
-    machine = login(SlurmSettings(**options).get("host"))
-    try:
+    with contextlib.closing(login(SlurmSettings(**options).get("host"))) as machine:
         controller = Controller(machine, patience=ASKED)
         names = {str(job["id"]): str(job["job"]) for job in jobs if "id" in job}
         for job in jobs:
@@ -258,8 +257,6 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
         if running:
             controller.cancel(running)
         return [names[id] for id in names if (id in rows and rows[id].stage != "over") or id in running]
-    finally:
-        machine.close()
 
 
 def _earlier_orders(pool: JobPool, run: str) -> list[EarlierJob[_Orphan]]:
@@ -360,11 +357,8 @@ def has_driver(options: Mapping[str, Any], place: str) -> bool:
     match = re.search(r"job (\d+)", place)
     if match is None:
         return True
-    machine = login(SlurmSettings(**options).get("host"))
-    try:
+    with contextlib.closing(login(SlurmSettings(**options).get("host"))) as machine:
         return _goes_on(Controller(machine, patience=ASKED).rows([match[1]]), match[1])
-    finally:
-        machine.close()
 
 
 @attrs.frozen(kw_only=True)

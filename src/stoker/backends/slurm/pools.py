@@ -36,7 +36,7 @@ from stoker.backends.slurm.pool import (
 )
 from stoker.backends.slurm.queue import Controller, QueueFull, refusal_text
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import JobRow, explain
+from stoker.backends.slurm.states import JobRow, explain, ids_of
 from stoker.backends.slurm.task import LATE, SlurmJob, pooled_job
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
@@ -315,7 +315,7 @@ class Pools:
             self._hire(pool, now)
             superfluous = pool.superfluous()
             if superfluous:
-                self._controller.withdraw(_ids(superfluous))
+                self._controller.withdraw(ids_of(job.id for job in superfluous))
                 for job in superfluous:
                     job.cancelled = True
 
@@ -475,7 +475,7 @@ class Pools:
         staying = [job for pool in self._pools.values() for job in pool.jobs.values() if job.in_queue]
         waiting = [job for job in staying if not job.up and not job.closed]
         if waiting:
-            self._controller.cancel(_ids(waiting))
+            self._controller.cancel(ids_of(job.id for job in waiting))
         until = time.monotonic() + LEAVE
         workers = [job for job in staying if job.up]
         while any(not job.closed for job in workers) and time.monotonic() < until:
@@ -483,19 +483,10 @@ class Pools:
             self.follow(time.monotonic())
         late = [job for job in workers if not job.closed]
         if late:
-            self._controller.cancel(_ids(late))
+            self._controller.cancel(ids_of(job.id for job in late))
         open_pools = {pool.token for pool in self._pools.values() if pool.open_orders()}
         if not open_pools:
             self._login.remove([*self._pools, *self._folders])
-
-
-def _ids(jobs: Iterable[PoolJob]) -> dict[str, set[int]]:
-    """The jobs' ids in Slurm, as its commands are given them."""
-    ids: dict[str, set[int]] = {}
-    for job in jobs:
-        id, array, index = job.id.partition("_")
-        ids.setdefault(id, set()).update([int(index)] if array else [])
-    return ids
 
 
 def claim_orders(login: Login, pool: JobPool, numbers: Sequence[int]) -> dict[int, str]:

@@ -5,6 +5,7 @@ The job is a shell script that needs nothing of Stoker's: it also tells of a nod
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -57,11 +58,8 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
 
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """The cluster's default partition behind a login node, and the folder and the Python that are usual."""
-    machine = login(SlurmSettings(host=answers["host"]).get("host"))
-    try:
+    with contextlib.closing(login(SlurmSettings(host=answers["host"]).get("host"))) as machine:
         default = cluster_facts(machine).default
-    finally:
-        machine.close()
     partition = default.name if default is not None else ""
     return {"partition": partition, "account": "", "folder": "~/.stoker/slurm", "python": "python3"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final, Iterator, Literal, Mapping
+from typing import Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
 
@@ -268,6 +268,15 @@ def _setup_sentence(row: JobRow, errors: str) -> str:
     on = f" on {row.nodes}" if row.nodes else ""
     sentence = f"before the step began, `{line.splitlines()[0].strip()}` failed in job {row.id}{on}"
     return f"{sentence}: {words}" if words else sentence
+
+
+def ids_of(names: Iterable[str]) -> dict[str, set[int]]:
+    """Slurm's ids of jobs, those of arrays with the tasks: "12_3" is task 3 of 12."""
+    ids: dict[str, set[int]] = {}
+    for name in names:
+        id, array, index = name.partition("_")
+        ids.setdefault(id, set()).update([int(index)] if array else [])
+    return ids
 
 
 def compact(ids: Mapping[str, set[int]]) -> list[str]:
