@@ -19,7 +19,7 @@ from tests.engine.conftest import Lab
 GROUPS = {group: list(rows) for group, rows in itertools.groupby(FAILURES, lambda row: row.group)}
 ALWAYS = frozenset(
     {
-        *("sizes", "slow_data", "slow_data_ddp", "functional"),
+        *("sizes", "slow_data", "functional"),
         *("never_joins", "same_rank", "launcher_refuses"),
         *("raises_slowly", "killed", "worker_killed", "file_lock", "not_kept"),
     }
@@ -66,9 +66,9 @@ def test_the_culprit_is_named(ran: Any, row: Failure) -> None:
     (begin,) = [number for number, line in enumerate(lines) if line.startswith(f"{row.name} failed")]
     assert lines.index("", begin) - begin <= 10, "it fits on the screen"
     assert not any("distributed/elastic" in line for line in lines if line.startswith(f"{row.name} "))
-    if row.name == "slow_data_ddp":
-        stacks = failure.stacks
-        assert set(stacks) == {0, 1} and "in tokenize" in stacks[1] and "in tokenize" not in stacks[0]
+    if row.name == "functional":
+        assert set(failure.stacks) == {0, 1}
+        assert "all_reduce" in failure.stacks[0] and "all_reduce" not in failure.stacks[1]
 
 
 @pytest.mark.slow
