@@ -353,7 +353,7 @@ words = sys.argv[1:]
 with open({log!r}, "w") as file:
     json.dump(words, file)
 prefix = words[words.index("-p") + 1]
-subprocess.run([sys.executable, "-m", "venv", prefix], check=True)
+subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
 library = os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
 with open(os.path.join(library, "tiny.py"), "w") as file:
     file.write("VERSION = 'of conda'")

@@ -1,17 +1,34 @@
-"""Projects of ZenML's: unchanged, and as `stoker migrate PROJECT/` leaves them."""
+"""Projects of ZenML's: unchanged, and as `stoker migrate PROJECT/` leaves them.
+
+`zenml_project.txt` is a project of the ways in which people write pipelines: small modules, each with what its
+`result()` returns when it has run, and the files that they need.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Project
-from tests.integrations.zenml_idioms import IDIOMS, files
 
 from stoker.migrate.project import migrate_project
+
+_TEXT = Path(__file__).with_name("zenml_project.txt").read_text(encoding="utf-8")
+_PARTS = re.findall(r"^==== (\w+) (\S*) ?(.*)\n((?:(?!====).*\n)*)", _TEXT, re.MULTILINE)
+IDIOMS = {name: json.loads(result) for kind, name, result, _ in _PARTS if kind == "idiom"}
+"""Name → what its `result()` returns."""
+
+
+def files() -> dict[str, str]:
+    """The whole project, file by file."""
+    head = next(text for kind, *_, text in _PARTS if kind == "head")
+    modules = {f"{name}.py": head + text for kind, name, _, text in _PARTS if kind == "idiom"}
+    return {**modules, **{name: text for kind, name, _, text in _PARTS if kind == "file"}}
 
 
 def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
@@ -49,13 +66,13 @@ def migrated(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Any:
 
 @pytest.mark.parametrize("name", IDIOMS)
 def test_an_idiom_runs_unchanged(name: str, unchanged: dict[str, Any]) -> None:
-    assert unchanged[name] == IDIOMS[name][1]
+    assert unchanged[name] == IDIOMS[name]
 
 
 @pytest.mark.parametrize("name", IDIOMS)
 def test_an_idiom_is_migrated_plans_and_runs(name: str, migrated: Any, long_form: bool) -> None:
     document, found, again = migrated
-    assert found[name] == IDIOMS[name][1]
+    assert found[name] == IDIOMS[name]
     if long_form:
         plans = {one["file"]: one for one in document["plans"]}
         assert plans[f"{name}.py"]["plans"], plans[f"{name}.py"]["why"]
