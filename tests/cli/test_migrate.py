@@ -125,13 +125,6 @@ def test_migrated_files_import(project: Any) -> None:
     project.run("all.py")
 
 
-def test_a_migrated_pipeline_runs(project: Any, migration: Any) -> None:
-    shutil.copy(FILES / "zenml_resources.py", project.folder / "train.py")
-    migration("train.py", "--write")
-    project.stoker("run", "train.py", "--simulate", "2xH100-80GB", "--set", "resources.cpu_count=1")
-    assert project.client().run("latest").steps["training_step"].load() == 0.75
-
-
 def test_a_migrated_pipeline_with_everything_runs(project: Any, migration: Any) -> None:
     shutil.copy(FILES / "zenml_operator.py", project.folder / "train.py")
     project.write({"stoker.toml": '[stacks.local]\nstep_operators.big = "local"\n'})
@@ -141,14 +134,6 @@ def test_a_migrated_pipeline_with_everything_runs(project: Any, migration: Any) 
     assert run.steps["train"].load() == 4
     assert list(run.steps["load"].outputs) == ["count"]
     assert run.steps["report"].status == "succeeded"
-
-
-def test_a_migrated_launcher_is_planned(project: Any, migration: Any) -> None:
-    shutil.copy(FILES / "zenml_accelerate.py", project.folder / "train.py")
-    migration("train.py", "--write")
-    planned = project.stoker("plan", "train.py", "--explain", "--simulate", "4xH100-80GB")
-    assert "4 GPUs" in planned.stdout
-    assert "accelerate" in planned.stdout.lower()
 
 
 @pytest.mark.parametrize(
@@ -178,12 +163,11 @@ def test_gpus_that_nobody_counted_are_left(arguments: str) -> None:
     assert left(f"{head}@run_with_accelerate({arguments})\n@step\ndef train(): ...\n") == [(5, "train")]
 
 
-@pytest.mark.parametrize(("name", "shown"), [("metaflow_gpu.py", "answer 42"), ("metaflow_alias.py", "items [0, 1]")])
-def test_a_migrated_flow_runs(name: str, shown: str, project: Any, migration: Any) -> None:
-    shutil.copy(FILES / name, project.folder / "flow.py")
+def test_a_migrated_flow_runs(project: Any, migration: Any) -> None:
+    shutil.copy(FILES / "metaflow_alias.py", project.folder / "flow.py")
     migration("flow.py", "--write")
     finished = project.run("flow.py", "run")
-    assert shown in finished.stdout + finished.stderr
+    assert "items [0, 1]" in finished.stdout + finished.stderr
 
 
 def test_nothing_is_changed_without_write(project: Any, migration: Any) -> None:

@@ -349,35 +349,28 @@ def test_settings_of_one_step_from_the_command_line(project: Any) -> None:
     assert "timeout   5s" in plan and "--with timeout:seconds=5" in plan
 
 
-MISTAKES = """
-from stoker.flow import FlowSpec, step
-
-class Mistakes(FlowSpec):
-    @step
-    def start(self):
-        self.next(self.unset, self.empty, self.keyed, self.switch, self.missing, self.own)
-{foreaches}
-    @step
-    def switch(self):
-        self.way = 3
-        self.next({{1: self.one, 2: self.two}}, condition="way")
-
+MISTAKES = {
+    "missing": ("self.nothing", "has no artifact 'nothing'"),
+    "own": ("self._transition = 1", "is the flow's own"),
+    "named": ("self.name = 'x'", "self.name is the flow's own"),
+    "over": ("self.end = 1", "self.end is a step"),
+    "deletes": ("del self.nothing", "no such artifact"),
+    "generates": ("self.letters = (one for one in 'abc')", "'letters'"),
+    "locks": ("self.lock = threading.Lock()", "'lock'"),
+    "way": ("self.way = 3", "the switch has no such case"),
+    "unset": ("", "foreach='items', but self.items was not set"),
+    "empty": ("self.items = []", "is empty"),
+    "keyed": ("self.items = {'a': 1}", "is a dict, which has keys and values"),
+}
+"""step → (what stands in it, what is said of it)"""
+FOREACHES = ("unset", "empty", "keyed")
+ENDS = """
     @step
     def one(self):
         self.next(self.meet)
 
     @step
     def two(self):
-        self.next(self.meet)
-
-    @step
-    def missing(self):
-        self.nothing
-        self.next(self.meet)
-
-    @step
-    def own(self):
-        self._transition = 1
         self.next(self.meet)
 
     @step
@@ -391,38 +384,26 @@ class Mistakes(FlowSpec):
 if __name__ == "__main__":
     Mistakes()
 """
-FOREACH = """
-    @step
-    def {name}(self):
-        {items}
-        self.next(self.{name}_each, foreach="items")
-
-    @step
-    def {name}_each(self):
-        self.next(self.{name}_join)
-
-    @step
-    def {name}_join(self, inputs):
-        self.next(self.meet)
-"""
 
 
 def test_mistakes_at_run_time_are_said_and_other_branches_go_on(project: Any) -> None:
-    foreaches = {"unset": "", "empty": "self.items = []", "keyed": "self.items = {'a': 1}"}
-    text = "".join(FOREACH.format(name=name, items=items) for name, items in foreaches.items())
-    project.write({"mistakes.py": MISTAKES.format(foreaches=text)})
-    project.run("mistakes.py", "run", "--failure-mode", "continue", code=1)
+    goes = ", ".join(f"self.{name}" for name in MISTAKES)
+    text = "import threading\nfrom stoker.flow import FlowSpec, step\n\nclass Mistakes(FlowSpec):\n"
+    text += f"    @step\n    def start(self):\n        self.next({goes})\n"
+    for name, (body, _) in MISTAKES.items():
+        on = "{1: self.one, 2: self.two}, condition='way'" if name == "way" else "self.meet"
+        if name in FOREACHES:
+            on = f"self.{name}_each, foreach='items'"
+            text += f"    @step\n    def {name}_each(self):\n        self.next(self.{name}_join)\n"
+            text += f"    @step\n    def {name}_join(self, inputs):\n        self.next(self.meet)\n"
+        text += f"    @step\n    def {name}(self):\n        {body or 'pass'}\n        self.next({on})\n"
+    (project.folder / "mistakes.py").write_text(text + ENDS)
+    finished = project.run("mistakes.py", "run", "--failure-mode", "continue", code=1)
     run = project.client().runs()[0]
     assert run.status == "failed"
-    for name, message in (
-        ("unset", "foreach='items', but self.items was not set"),
-        ("empty", "is empty"),
-        ("keyed", "is a dict, which has keys and values"),
-        ("switch", "the switch has no such case"),
-        ("missing", "has no artifact 'nothing'"),
-        ("own", "is the flow's own"),
-    ):
-        assert message in run.steps[name].failure.message, name
+    for name, (_, said) in MISTAKES.items():
+        assert said in run.steps[name].failure.message, name
+    assert "keep list(…) of it" in finished.stderr and "instead of self.lock" in finished.stderr
 
 
 def test_an_interrupted_run_goes_on(project: Any) -> None:

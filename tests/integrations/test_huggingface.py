@@ -91,27 +91,26 @@ def form(error: pytest.ExceptionInfo[RuntimeError]) -> None:
     assert "@run_with_accelerate(num_processes=4, multi_gpu=True)\n    @step\n    def train(...)" in str(error.value)
 
 
-def test_above_twice() -> None:
-    with pytest.raises(RuntimeError, match="has a launcher already") as error:
-        run_with_accelerate(above)
+def bare() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("misuse", "said"),
+    [
+        (lambda: run_with_accelerate(above), "has a launcher already"),
+        (lambda: run_with_accelerate(num_processes=2)(below), "has a launcher already"),
+        (lambda: step(run_with_accelerate(run_with_accelerate(num_processes=2)(bare))), "bare twice"),
+        (lambda: run_with_accelerate(num_processes=2)(3), "is not a step"),
+        (lambda: run_with_accelerate("train"), "is not a step"),
+        (lambda: run_with_accelerate(num_processes=2)(int), "is not a step"),
+    ],
+)
+def test_misuse(misuse: Any, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said) as error:
+        misuse()
     form(error)
-
-
-def test_above_and_below() -> None:
-    with pytest.raises(RuntimeError, match="has a launcher already") as error:
-        run_with_accelerate(num_processes=2)(below)
-    form(error)
-
-
-def test_below_twice() -> None:
-    with pytest.raises(RuntimeError, match="train twice") as error:
-
-        @step
-        @run_with_accelerate
-        @run_with_accelerate(num_processes=2)
-        def train() -> None: ...
-
-    form(error)
+    assert isinstance(error.value, UsageError) and error.value.exit_code == 2
 
 
 def test_beside_another_launch() -> None:
@@ -165,13 +164,6 @@ def test_a_pipeline_may_import_a_module_of_such_steps(tmp_path: Any, monkeypatch
         train()
 
     assert len(training.trace().nodes) == 1
-
-
-@pytest.mark.parametrize("what", [3, "train", int])
-def test_on_something_else(what: Any) -> None:
-    with pytest.raises(RuntimeError, match="is not a step") as error:
-        run_with_accelerate(num_processes=2)(what)
-    form(error)
 
 
 def test_on_a_pipeline() -> None:
@@ -237,9 +229,3 @@ def test_misuse_ends_the_program_with_its_message_alone(misuse: str, project: An
     assert finished.stderr.startswith(f"error: {TOLD[misuse]}"), finished.stderr
     assert "@run_with_accelerate(num_processes=4, multi_gpu=True)\n    @step" in finished.stderr
     assert "Traceback" not in finished.stderr and "/stoker/" not in finished.stderr
-
-
-def test_misuse_may_be_caught_as_the_error_that_it_is() -> None:
-    with pytest.raises(RuntimeError) as error:
-        run_with_accelerate(num_processes=2)(3)
-    assert isinstance(error.value, UsageError) and error.value.exit_code == 2
