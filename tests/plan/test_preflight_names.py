@@ -192,11 +192,11 @@ def test_every_family_has_its_source_and_an_example() -> None:
         reference = parse(name)
         if reference is not None:
             texts.append(f"{reference.name}:{reference.tag}" if reference.tag else reference.name)
-    for family in imagenames._FAMILIES:
+    for family in imagenames.families():
         assert family.source.startswith("https://"), family.pattern
         assert any(re.fullmatch(family.pattern, text) for text in texts), family.pattern
     for months in (imagenames.NGC_TORCH_ARCHS, imagenames.NGC_PYTHONS):
-        assert all(first <= last and first in imagenames.NGC and last in imagenames.NGC for first, last, _ in months)
+        assert all(first <= last and {first, last} <= imagenames.ngc_releases().keys() for first, last, _ in months)
 
 
 def test_parts() -> None:

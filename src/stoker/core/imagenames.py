@@ -1,12 +1,13 @@
 """What an image's reference says by itself: its parts, and what well-known families write into their tags. Pure.
 
 A tag is what its publisher says of an image; what the image's configuration says goes before it (`merge_facts`). The
-families and the page of each stand in `_FAMILIES`, what a publisher puts into each release in the tables at the end, by
-the part of a tag that decides; a release that is not there is unknown.
+families and the page of each stand in `imagenames.ini`. What a publisher puts into each release stands there, too, or in
+the tables at the end, by the part of a tag that decides; a release that is not there is unknown.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Callable, Final, Mapping, NamedTuple, Sequence
 
@@ -118,7 +119,7 @@ def facts_of_name(reference: str) -> ImageFacts:
         return facts
     facts = attrs.evolve(facts, digest=parts.digest)
     text = f"{parts.name}:{parts.tag}" if parts.tag else parts.name
-    for family in _FAMILIES:
+    for family in families():
         match = re.fullmatch(family.pattern, text)
         if match is not None:
             words = {name: value for name, value in match.groupdict().items() if value is not None}
@@ -153,7 +154,7 @@ def has_known_name(reference: str) -> bool:
     """Whether the name says what its publisher puts into the image."""
     parts = parse(reference)
     text = "" if parts is None else f"{parts.name}:{parts.tag}" if parts.tag else parts.name
-    return any(re.fullmatch(family.pattern, text) for family in _FAMILIES)
+    return any(re.fullmatch(family.pattern, text) for family in families())
 
 
 def merge_facts(facts: ImageFacts | None, reference: str) -> ImageFacts:
@@ -211,7 +212,7 @@ def _cuda(words: Mapping[str, str]) -> dict[str, Any]:
 
 def _ngc(words: Mapping[str, str]) -> dict[str, Any]:
     release = words["release"]
-    row = NGC.get(release)
+    row = ngc_releases().get(release)
     facts: dict[str, Any] = {"cuda": row.cuda if row is not None else "", "libc": "glibc"}
     facts["env"] = {"NVIDIA_REQUIRE_CUDA": NGC_GATE}
     if words["repo"] == "pytorch":
@@ -380,156 +381,34 @@ class _Family(NamedTuple):
     """Where its tags are described or listed."""
 
 
-_FAMILIES: Final[Sequence[_Family]] = (
-    _Family(
-        r"pytorch/pytorch:(?P<torch>\d+\.\d+(?:\.\d+)?)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?:runtime|devel)",
-        _torch,
-        "https://hub.docker.com/r/pytorch/pytorch/tags",
-    ),
-    _Family(
-        (
-            r"(?:nvcr\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+(?:\.\d+)?)(?:-cudnn(?P<cudnn>\d*))?"
-            r"-(?:base|runtime|devel)(?:-[a-z]+[\d.]+)?"
-        ),
-        _cuda,
-        "https://hub.docker.com/r/nvidia/cuda/tags",
-    ),
-    _Family(
-        (
-            r"nvcr\.io/nvidia/(?P<repo>pytorch|tensorflow|jax|cuda-dl-base|tritonserver|nemo|pyg|dgl|physicsnemo/[\w-]+):"
-            r"(?P<release>\d{2}\.\d{2})(?P<rest>[\w.-]*)"
-        ),
-        _ngc,
-        "https://docs.nvidia.com/deeplearning/frameworks/support-matrix/",
-    ),
-    _Family(
-        r"nvcr\.io/nvidia/l4t-(?:pytorch|ml):r(?P<l4t>\d+\.\d+(?:\.\d+)?)(?:-pth(?P<torch>\d+\.\d+))?(?:-py3)?",
-        _l4t,
-        "https://catalog.ngc.nvidia.com/orgs/nvidia/containers/l4t-pytorch",
-    ),
-    _Family(
-        r"nvcr\.io/nvidia/l4t-tensorflow:r(?P<l4t>\d+\.\d+(?:\.\d+)?)-tf(?P<tf>\d+\.\d+(?:\.\d+)?)-py3",
-        _l4t,
-        "https://catalog.ngc.nvidia.com/orgs/nvidia/containers/l4t-tensorflow",
-    ),
-    _Family(
-        r"nvcr\.io/nvidia/l4t-(?:base|jetpack):r(?P<l4t>\d+\.\d+(?:\.\d+)?)[\w.-]*",
-        _l4t,
-        "https://catalog.ngc.nvidia.com/orgs/nvidia/containers/l4t-jetpack",
-    ),
-    _Family(
-        r"dustynv/[\w.-]+:(?:[\w.]+-)*?r(?P<l4t>\d+\.\d+(?:\.\d+)?)(?:-[\w.-]+)?",
-        _l4t,
-        "https://github.com/dusty-nv/jetson-containers",
-    ),
-    _Family(
-        (
-            r"(?:\d{12}\.dkr\.ecr\.[\w-]+\.amazonaws\.com(?:\.cn)?|public\.ecr\.aws/deep-learning-containers)/"
-            r"(?P<repo>[\w-]+):(?P<ver>\d+\.\d+(?:\.\d+)?)(?:-transformers(?P<transformers>[\d.]+))?"
-            r"-(?P<acc>cpu|gpu|neuronx?)-py(?P<py>\d+)(?:-cu(?P<cu>\d+))?(?:-sdk(?P<sdk>[\d.]+))?"
-            r"(?:-[a-z]+[\d.]+)?(?:-(?:ec2|sagemaker))?(?:-v[\d.-]+)?"
-        ),
-        _aws,
-        "https://github.com/aws/deep-learning-containers/blob/master/available_images.md",
-    ),
-    _Family(
-        (
-            r"(?:\d{12}\.dkr\.ecr\.[\w-]+\.amazonaws\.com(?:\.cn)?|public\.ecr\.aws/deep-learning-containers)/"
-            r"(?P<repo>pytorch|vllm):(?P<ver>\d+\.\d+\.\d+)-(?:cu(?P<cu>\d+)|(?P<acc>cpu))-[a-z]+[\d.]+"
-            r"(?:-(?:ec2|sagemaker))?(?:-v[\d.-]+)?"
-        ),
-        _aws,
-        "https://github.com/aws/deep-learning-containers/blob/master/available_images.md",
-    ),
-    _Family(
-        (
-            r"(?:gcr\.io/deeplearning-platform-release|(?:us|europe|asia)-docker\.pkg\.dev/"
-            r"deeplearning-platform-release/gcr\.io)/(?P<framework>[a-z0-9]+)-(?P<acc>cpu|gpu|cu(?P<cu>\d+))"
-            r"(?:\.(?P<ver>\d+-\d+))?(?:\.py(?P<py>\d+))?(?::[\w.-]+)?"
-        ),
-        _google,
-        "https://cloud.google.com/deep-learning-containers/docs/choosing-container",
-    ),
-    _Family(
-        (
-            r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai(?:-restricted)?/(?:training|prediction)/"
-            r"(?P<framework>pytorch|tf2?)-(?P<acc>cpu|gpu)\.(?P<ver>\d+-\d+)(?:\.py(?P<py>\d+))?(?::[\w.-]+)?"
-        ),
-        _google,
-        "https://cloud.google.com/vertex-ai/docs/training/pre-built-containers",
-    ),
-    _Family(
-        r"mcr\.microsoft\.com/aifx/acpt/\w+-ubuntu\d{4}-cu(?P<cu>\d+)-py(?P<py>\d+)-torch(?P<torch>\d+)(?::[\w.-]+)?",
-        _acpt,
-        "https://learn.microsoft.com/en-us/azure/machine-learning/resource-azure-container-for-pytorch",
-    ),
-    _Family(
-        r"mcr\.microsoft\.com/azureml/curated/acpt-pytorch-(?P<torch>\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)(?::[\w.-]+)?",
-        _curated,
-        "https://learn.microsoft.com/en-us/azure/machine-learning/resource-curated-environments",
-    ),
-    _Family(
-        (
-            r"mcr\.microsoft\.com/azureml/openmpi[\d.]+-(?:cuda(?P<cuda>[\d.]+)-cudnn(?P<cudnn>\d+)-)?ubuntu[\d.]+"
-            r"(?::[\w.-]+)?"
-        ),
-        _cuda,
-        "https://github.com/Azure/AzureML-Containers",
-    ),
-    _Family(
-        r"tensorflow/tensorflow:(?P<ver>\d+\.\d+\.\d+)(?P<gpu>-gpu)?(?:-jupyter)?",
-        _tensorflow,
-        "https://hub.docker.com/r/tensorflow/tensorflow/tags",
-    ),
-    _Family(
-        (
-            r"rocm/pytorch(?:-training|-nightly)?:rocm(?P<rocm>\d+\.\d+(?:\.\d+)?)_ubuntu[\d.]+_py(?P<py>[\d.]+)"
-            r"_pytorch_(?:release_)?(?P<torch>\d+\.\d+\.\d+)"
-        ),
-        _rocm,
-        "https://hub.docker.com/r/rocm/pytorch/tags",
-    ),
-    _Family(
-        r"rocm/tensorflow:rocm(?P<rocm>\d+\.\d+(?:\.\d+)?)-py(?P<py>[\d.]+)-tf(?P<tf>\d+\.\d+(?:\.\d+)?)[\w.-]*",
-        _rocm,
-        "https://hub.docker.com/r/rocm/tensorflow/tags",
-    ),
-    _Family(r"rocm/[\w.-]+:(?:rocm)?(?P<rocm>\d+\.\d+(?:\.\d+)?)[\w.-]*", _rocm, "https://hub.docker.com/u/rocm"),
-    _Family(
-        (
-            r"rayproject/ray(?:-ml|-llm)?:(?P<ray>\d+\.\d+\.\d+)(?:\.\w+)?(?:-py(?P<py>\d+))?"
-            r"(?:-(?:cu(?P<cu>\d+)|gpu|cpu))?(?P<arm>-aarch64)?"
-        ),
-        _ray,
-        "https://docs.ray.io/en/latest/ray-overview/installation.html",
-    ),
-    _Family(r"vllm/vllm-openai:v(?P<ver>\d+\.\d+\.\d+)", _vllm, "https://hub.docker.com/r/vllm/vllm-openai/tags"),
-    _Family(
-        (
-            r"mosaicml/pytorch:(?P<torch>\d+\.\d+\.\d+)_(?:cu(?P<cu>\d+)|cpu)-python(?P<py>\d+\.\d+)"
-            r"-ubuntu[\d.]+(?:-aws)?"
-        ),
-        _mosaic,
-        "https://github.com/mosaicml/composer/tree/main/docker",
-    ),
-    _Family(
-        r"ghcr\.io/huggingface/text-embeddings-inference:(?P<chip>turing-|86-|89-|hopper-|)(?P<ver>\d+\.\d+(?:\.\d+)?)",
-        _embeddings,
-        "https://huggingface.co/docs/text-embeddings-inference/supported_models",
-    ),
-    _Family(r"cupy/cupy:v(?P<ver>\d+\.\d+\.\d+)", _cupy, "https://hub.docker.com/r/cupy/cupy/tags"),
-    _Family(
-        r"(?:continuumio/(?:mini|ana)conda3|condaforge/mini(?:forge|mamba)3|mambaorg/micromamba)(?::[\w.-]+)?",
-        _conda,
-        "https://hub.docker.com/r/condaforge/miniforge3",
-    ),
-    _Family(
-        r"(?:[\w.]+/(?:docker/)?(?:library/)?)?python:(?P<py>\d+\.\d+(?:\.\d+)?)(?:[a-z]\w*)?(?:-[\w.-]+)?",
-        _python,
-        "https://hub.docker.com/_/python",
-    ),
-)
-"""Families of images; the first whose pattern fits an image's name is asked."""
+_READERS: Final = {
+    read.__name__.removeprefix("_"): read
+    for read in (
+        *(_torch, _cuda, _ngc, _aws, _google, _acpt, _curated, _tensorflow, _rocm, _ray, _vllm, _mosaic, _embeddings),
+        *(_l4t, _cupy, _conda, _python),
+    )
+}
+
+
+@functools.cache
+def _table() -> Mapping[str, Mapping[str, str]]:
+    """The sections of `imagenames.ini`; read when the name of an image is first asked about."""
+    import configparser  # it takes milliseconds, and few runs have an image
+
+    table = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+    with open(f"{__file__.rpartition('.')[0]}.ini", encoding="utf-8") as file:
+        table.read_file(file)
+    return table
+
+
+@functools.cache
+def families() -> Sequence[_Family]:
+    """Families of images; the first whose pattern fits an image's name is asked."""
+    return [
+        _Family(row["pattern"].replace("\n", ""), _READERS[name.split()[0]], row["source"])
+        for name, row in _table().items()
+        if "pattern" in row
+    ]
 
 
 class NgcRelease(NamedTuple):
@@ -540,59 +419,11 @@ class NgcRelease(NamedTuple):
     """The release of nvcr.io/nvidia/pytorch's torch, which NVIDIA builds itself from a commit of its own."""
 
 
-# The CUDA and the torch of each month: the release notes of each month's image,
-# https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes/, its support matrix
-# https://docs.nvidia.com/deeplearning/frameworks/support-matrix/, and for 24.04 and later
-# https://github.com/triton-inference-server/server/blob/main/docs/introduction/compatibility.md.
-NGC: Final[Mapping[str, NgcRelease]] = {
-    "26.07": NgcRelease("13.3.0"),
-    "26.06": NgcRelease("13.3.0"),
-    "26.05": NgcRelease("13.2.1"),
-    "26.04": NgcRelease("13.2.1"),
-    "26.03": NgcRelease("13.2.0", "2.11.0a0"),
-    "26.02": NgcRelease("13.1.1", "2.11.0a0"),
-    "26.01": NgcRelease("13.1.1", "2.10.0a0"),
-    "25.12": NgcRelease("13.1.0", "2.10.0a0"),
-    "25.11": NgcRelease("13.0.2", "2.10.0a0"),
-    "25.10": NgcRelease("13.0.2", "2.9.0a0"),
-    "25.09": NgcRelease("13.0.1", "2.9.0a0"),
-    "25.08": NgcRelease("13.0.0", "2.8.0a0"),
-    "25.06": NgcRelease("12.9.1", "2.8.0a0"),
-    "25.05": NgcRelease("12.9.0", "2.8.0a0"),
-    "25.04": NgcRelease("12.9.0", "2.7.0a0"),
-    "25.03": NgcRelease("12.8.1", "2.7.0a0"),
-    "25.02": NgcRelease("12.8.0", "2.7.0a0"),
-    "25.01": NgcRelease("12.8.0", "2.6.0a0"),
-    "24.12": NgcRelease("12.6.3", "2.6.0a0"),
-    "24.11": NgcRelease("12.6.3", "2.6.0a0"),
-    "24.10": NgcRelease("12.6.2", "2.5.0a0"),
-    "24.09": NgcRelease("12.6.1", "2.5.0a0"),
-    "24.08": NgcRelease("12.6.0", "2.5.0a0"),
-    "24.07": NgcRelease("12.5.1", "2.4.0a0"),
-    "24.06": NgcRelease("12.5.0", "2.4.0a0"),
-    "24.05": NgcRelease("12.4.1", "2.4.0a0"),
-    "24.04": NgcRelease("12.4.1", "2.3.0a0"),
-    "24.03": NgcRelease("12.4.0", "2.3.0a0"),
-    "24.02": NgcRelease("12.3.2", "2.3.0a0"),
-    "24.01": NgcRelease("12.3.2", "2.2.0a0"),
-    "23.12": NgcRelease("12.3.2", "2.2.0a0"),
-    "23.11": NgcRelease("12.3.0", "2.2.0a0"),
-    "23.10": NgcRelease("12.2.2", "2.1.0a0"),
-    "23.09": NgcRelease("12.2.1", "2.1.0a0"),
-    "23.08": NgcRelease("12.2.1", "2.1.0a0"),
-    "23.07": NgcRelease("12.1.1", "2.1.0a0"),
-    "23.06": NgcRelease("12.1.1", "2.1.0a0"),
-    "23.05": NgcRelease("12.1.1"),
-    "23.04": NgcRelease("12.1.0"),
-    "23.03": NgcRelease("12.1.0"),
-    "23.02": NgcRelease("12.0.1"),
-    "23.01": NgcRelease("12.0.1"),
-    "22.12": NgcRelease("11.8.0"),
-    "22.05": NgcRelease("11.7.0"),
-    "21.09": NgcRelease("11.4.2"),
-    "21.06": NgcRelease("11.3.1"),
-    "20.06": NgcRelease("11.0"),
-}
+@functools.cache
+def ngc_releases() -> Mapping[str, NgcRelease]:
+    """month → its images"""
+    return {month: NgcRelease(*facts.split()) for month, facts in _table()["table ngc"].items()}
+
 
 NGC_GATE: Final = "cuda>=9.0"
 """NVIDIA_REQUIRE_CUDA of all of them, whatever their CUDA; their start looks at the driver and prints what it finds."""
@@ -616,25 +447,9 @@ NGC_PYTHONS: Final[Sequence[tuple[str, str, str]]] = (
 class VllmRelease(NamedTuple):
     """The images vllm/vllm-openai of some releases."""
 
-    first: tuple[int, int, int]
-    last: tuple[int, int, int]
     cuda: str
     """That of the image, nvidia/cuda, whose NVIDIA_REQUIRE_CUDA the driver must satisfy."""
     torch: str
-
-
-# ARG CUDA_VERSION of docker/Dockerfile (Dockerfile before 0.8.2) and requirements/cuda.txt of each tag of
-# https://github.com/vllm-project/vllm; torch without an index of its own is the default build of its release.
-VLLM: Final[Sequence[VllmRelease]] = (
-    VllmRelease((0, 5, 0), (0, 5, 1), "12.4.1", "2.3.0+cu121"),
-    VllmRelease((0, 5, 2), (0, 5, 3), "12.4.1", "2.3.1+cu121"),
-    VllmRelease((0, 5, 4), (0, 6, 3), "12.4.1", "2.4.0+cu121"),
-    VllmRelease((0, 6, 4), (0, 7, 3), "12.4.1", "2.5.1+cu124"),
-    VllmRelease((0, 8, 0), (0, 8, 5), "12.4.1", "2.6.0+cu124"),
-    VllmRelease((0, 9, 0), (0, 9, 2), "12.8.1", "2.7.0+cu128"),
-    VllmRelease((0, 10, 0), (0, 10, 1), "12.8.1", "2.7.1+cu128"),
-    VllmRelease((0, 10, 2), (0, 11, 0), "12.8.1", "2.8.0+cu128"),
-)
 
 
 class L4tRelease(NamedTuple):
@@ -682,7 +497,11 @@ def ngc_python(release: str) -> str:
 
 def vllm_release(version: tuple[int, int, int]) -> VllmRelease | None:
     """The row of a release of vLLM; None if not known."""
-    return next((row for row in VLLM if row.first <= version <= row.last), None)
+    for releases, facts in _table()["table vllm"].items():
+        first, last = (tuple(map(int, release.split("."))) for release in releases.split())
+        if first <= version <= last:
+            return VllmRelease(*facts.split())
+    return None
 
 
 def l4t_release(version: str) -> L4tRelease | None:

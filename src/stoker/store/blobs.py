@@ -310,18 +310,14 @@ class Blobs:
         """Remove a blob and the files that were unpacked from it; one that is gone is fine."""
         if self._remote is not None:
             self._remote.delete(digest)
-        _unlink(self._local(digest))
-        _unlink(self.sums_path(digest))
-        remove_tree(self.unpacked(digest))
+        self._remove_files(self._local(digest), digest)
 
     def delete_if_older(self, digest: str, than: float) -> int | None:
         """Remove a blob that was last put before `than`; returns its size, or None if it stays."""
         if self._remote is not None:
             removed = self._remote.delete_if_older(digest, than)
             if removed is not None:
-                _unlink(self._local(digest))
-                _unlink(self.sums_path(digest))
-                remove_tree(self.unpacked(digest))
+                self._remove_files(self._local(digest), digest)
             return removed
         path, aside = self._local(digest), self._scratch + digest
         try:
@@ -336,10 +332,14 @@ class Blobs:
         if status.st_mtime >= than:
             os.rename(aside, path)
             return None
-        _unlink(aside)
+        self._remove_files(aside, digest)
+        return status.st_size
+
+    def _remove_files(self, path: str, digest: str) -> None:
+        """Remove a blob's local file, and what belongs to it."""
+        _unlink(path)
         _unlink(self.sums_path(digest))
         remove_tree(self.unpacked(digest))
-        return status.st_size
 
     def clean(self, now: float | None = None) -> None:
         """Remove scratch files that killed processes left, and damaged files that were set aside long ago."""
@@ -661,7 +661,5 @@ def _remove_older(folder: str, limit: float) -> None:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
