@@ -21,7 +21,7 @@ TABLE: Final = f"{__file__.rpartition('.')[0]}.txt"
 """The models, a line for each."""
 
 
-class Row(NamedTuple):
+class CatalogRow(NamedTuple):
     """A line of the table."""
 
     vendor: str
@@ -141,7 +141,7 @@ class Accelerator:
 
 
 @functools.cache
-def _rows() -> Mapping[str, Row]:
+def _rows() -> Mapping[str, CatalogRow]:
     """name → its line; read when a model is first asked for."""
     tables: dict[str, dict[str, list[str]]] = {}
     with open(TABLE, encoding="utf-8") as lines:
@@ -156,7 +156,7 @@ def _rows() -> Mapping[str, Row]:
     for vendor, table in tables.items():
         for name, (memory, source, *more) in table.items():
             slices, spellings = ([] if text == "-" else text.split() for text in (*more, "", "")[:2])
-            rows[name] = Row(
+            rows[name] = CatalogRow(
                 vendor=vendor,
                 memory=tuple(map(int, memory.split())),
                 source=sources[source][0],

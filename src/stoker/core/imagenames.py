@@ -1,8 +1,8 @@
 """What an image's reference says by itself: its parts, and what well-known families write into their tags. Pure.
 
 A tag is what its publisher says of an image; what the image's configuration says goes before it (`merge_facts`). The
-families and the page of each stand in `imagenames.ini`. What a publisher puts into each release stands there, too, or in
-the tables at the end, by the part of a tag that decides; a release that is not there is unknown.
+families and the page of each stand in `imagenames.ini`. What a publisher puts into each release stands there, too, or
+in the tables at the end, by the part of a tag that decides; a release that is not there is unknown.
 """
 
 from __future__ import annotations
