@@ -16,8 +16,9 @@ import pytest
 from tests.devices.conftest import Machine, compiled
 
 from stoker.backends.docker.registration import answers, docker_socket
+from stoker.cli import doctor
 from stoker.core.accelerators import Accelerator
-from stoker.core.devices import Claim, Holder, Lease
+from stoker.core.devices import Claim, Holder, Inventory, Lease
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import parse_simulation, processes
 
@@ -97,11 +98,6 @@ def test_a_driver_that_is_broken(stoker: Any, nvml: Callable[[str], Mapping[str,
     assert text.startswith("no accelerators\n") and "STK121 error: " in text and "  fix: restart the machine" in text
     problem = next(check for check in stoker.json("doctor", env=env, code=4)["checks"] if check["problem"])
     assert problem["name"] == "STK121" and "different versions" in problem["problem"] and problem["fix"]
-
-
-def test_no_devices(stoker: Any, nvml: Callable[[str], Mapping[str, str]]) -> None:
-    assert stoker("devices", env=nvml("")).stdout == "no accelerators\n"
-    assert stoker.json("devices", env=nvml(""))["devices"] == []
 
 
 def test_simulated_devices(stoker: Any) -> None:
@@ -225,9 +221,11 @@ TENSORFLOW = "tensorflow/python/platform/build_info.py"
         ("jax", "0.6.0", {}, "0.6.0, built for the CPU"),
     ],
 )
-def test_frameworks(name: str, version: str, files: Mapping[str, str], said: str, stoker: Any) -> None:
-    checks = stoker.json("doctor", env=framework(stoker.project, name, version, files))["checks"]
-    assert next(check["found"] for check in checks if check["name"] == name) == said
+def test_frameworks(
+    name: str, version: str, files: Mapping[str, str], said: str, project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(framework(project, name, version, files)["PYTHONPATH"])
+    assert next(check.found for check in doctor.frameworks(Inventory()) if check.name == name) == said
 
 
 def test_jax_is_told_by_its_plugins(stoker: Any) -> None:
@@ -338,17 +336,10 @@ def toy(stoker: Any, repository: Path, tmp_path: Path) -> Any:
     return run
 
 
-def test_its_devices_are_listed(toy: Any) -> None:
+def test_a_step_holds_proves_and_measures_them(toy: Any) -> None:
     document = json.loads(toy("devices", "--json").stdout)
     toys = [device for device in document["devices"] if device["kind"] == "toy"]
-    assert [(device["uuid"], device["model"]) for device in toys] == [
-        ("toy-a", "toy1"), ("toy-b", "toy1"), ("toy-c", "toy1"),
-    ]  # fmt: skip
-    pretended = json.loads(toy("devices", "--json", "--simulate", "2xtoy1", real=False).stdout)
-    assert [device["uuid"][:14] for device in pretended["devices"]] == ["toy-simulated-"] * 2
-
-
-def test_a_step_holds_proves_and_measures_them(toy: Any) -> None:
+    assert [(device["uuid"], device["model"]) for device in toys] == [(f"toy-{one}", "toy1") for one in "abc"]
     toy("run", "train.py")
     step = toy.project.client().run("latest").steps["train"]
     assert step.load() == "toy-a,toy-b {'toy'}"
@@ -358,12 +349,8 @@ def test_a_step_holds_proves_and_measures_them(toy: Any) -> None:
     assert receipt.verdict == "used"
 
 
-def test_a_step_is_given_pretended_ones(toy: Any) -> None:
+def test_pretended_ones_are_given_and_none_is_refused(toy: Any) -> None:
+    assert "toy1:2" in toy("run", "train.py", real=False, code=3).stderr
     toy("run", "train.py", "--simulate", "2xtoy1", real=False)
     step = toy.project.client().run("latest").steps["train"]
     assert step.load().count("toy-simulated") == 2 and step.receipt.simulated
-
-
-def test_a_request_for_it_on_a_machine_without_is_refused(toy: Any) -> None:
-    finished = toy("run", "train.py", real=False, code=3)
-    assert "toy1:2" in finished.stderr
