@@ -63,8 +63,8 @@ def when_made(cls: type, change: Callable[[], None]) -> None:
 
 
 _FEW: Final = 32
-"""So many instances of a class are filled without attrs' `__init__`: each takes some microseconds more, and to compile it
-takes three hundred."""
+"""So many instances of a class are filled without attrs' `__init__`: each takes some microseconds more, and to compile
+it takes three hundred."""
 _INCOMPLETE: Final[dict[type, list[Callable[..., None]]]] = {}
 """Class that has been imported and not been used → what makes it, in order."""
 _MAKING: Final = threading.RLock()
@@ -140,7 +140,7 @@ class _Init(_AtFirstUse):
         return values
 
     def read(self) -> None:
-        """Have attrs name the fields, and the class refuse changes from now on; an error where only attrs can fill it."""
+        """Have attrs name the fields, and the class refuse changes; an error where only attrs can fill it."""
         with _MAKING:
             if self.raw is not None or self.cls not in _INCOMPLETE:
                 return
@@ -150,7 +150,8 @@ class _Init(_AtFirstUse):
 
     def _keep(self, cls: type, fields: list[attrs.Attribute[Any]]) -> Any:
         for field in fields:
-            alias, convert = field.alias or field.name.lstrip("_"), field.converter
+            alias = field.alias or field.name.lstrip("_")
+            convert: Any = field.converter
             default: Any = field.default
             made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
             if not field.init or field.validator or hasattr(convert, "takes_self") or (made and default.takes_self):
@@ -164,6 +165,8 @@ class _Init(_AtFirstUse):
 
 class _Fields(tuple["attrs.Attribute[Any]", ...]):
     """Fields that are also attributes, as those that `attrs.fields` gives."""
+
+    __slots__ = ()
 
     def __getattr__(self, name: str) -> attrs.Attribute[Any]:
         for field in self:
@@ -191,9 +194,8 @@ class _Named(Exception):
     """attrs has named the fields of a class."""
 
 
-@attrs.frozen(slots=False)
-class _FROZEN:
-    """Lends attrs' refusal of changes to classes that attrs has not made yet."""
+_FROZEN: Final[Any] = attrs.make_class("_FROZEN", (), frozen=True)
+"""Lends attrs' refusal of changes to classes that attrs has not made yet."""
 
 
 def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str, Any]) -> Any:

@@ -13,7 +13,6 @@ import atexit
 import contextlib
 import os
 import sys
-import traceback
 import typing
 from collections import abc
 from types import TracebackType
@@ -85,7 +84,8 @@ def line_of_settings(trace: TracebackType | None) -> str:
     """The user's line that makes settings, such as `ResourceSettings(…)` or `Torchrun(…)`; empty if an error comes from
     elsewhere."""
     line = ""
-    for frame, number in traceback.walk_tb(trace):
+    while trace is not None:
+        frame, number, trace = trace.tb_frame, trace.tb_lineno, trace.tb_next
         package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
         if package != "stoker":
             line = source_line(frame.f_code.co_filename, number)

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import linecache
-import logging
 import sys
 import types
 from types import ModuleType
@@ -227,7 +226,11 @@ def _version(package: str) -> str:
     return str(version or "")
 
 
-log = logging.getLogger(__name__)
+def _warn(text: str) -> None:
+    import logging  # little is told
+
+    logging.getLogger(__name__).warning(text)
+
 
 MISSING: Final = "missing"
 """The digest of a name that leads nowhere."""
@@ -249,7 +252,7 @@ class InputCode:
     `report` is told each name that leads nowhere any more.
     """
 
-    def __init__(self, report: Callable[[str], None] = log.warning) -> None:
+    def __init__(self, report: Callable[[str], None] = _warn) -> None:
         self._report = report
         self._readings: dict[str, NamedCode] = {}
 

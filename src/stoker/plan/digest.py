@@ -14,9 +14,7 @@ import copyreg
 import enum
 import functools
 import hashlib
-import logging
 import os
-import pkgutil
 import sys
 import types
 import typing
@@ -45,6 +43,7 @@ from stoker.plan.objects import (
     closure_of,
     current_value,
     hides_state,
+    is_logger,
     is_made_dataclass,
     is_own_callable,
     is_plain_or_own,
@@ -483,6 +482,8 @@ class _Walk:
             if is_own_callable(value) and getattr(unwrapped(value), "__module__", None) != module.__name__:
                 edges[f"{label}.{name}"] = self.pieces(value)
         if is_user_module(module):
+            import pkgutil
+
             for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
                 self._follow_absent(module, found.name, f"{label}.{found.name}", edges)
 
@@ -651,7 +652,7 @@ class _Walk:
             base = next(base for base in (list, tuple, set, frozenset, dict) if isinstance(value, base))
             extras = {"attributes": attributes_of(value), "factory": getattr(value, "default_factory", None)}
             return [*self.pieces(kind), *self._container_pieces(value, base), *self.pieces(extras)]
-        if isinstance(value, logging.Logger):
+        if is_logger(value):
             return (_pack("logger"),)  # named after its module, which is `__main__` in a script
         if isinstance(value, ContextVar):
             return [_pack("context variable", value.name), *self.pieces(current_value(value))]

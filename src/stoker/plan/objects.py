@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import logging
 import pickle
 import re
 import sys
@@ -32,10 +31,15 @@ _REFERENCES: Final = (
     CACHED_FUNCTION,
     set,
     frozenset,
-    logging.Logger,
     ContextVar,
 )
-"""Types of what a pickle has references to, or canonical forms of, in its place."""
+"""Types of what a pickle has references to, or canonical forms of, in its place; loggers are besides."""
+
+
+def is_logger(value: Any) -> bool:
+    """Whether an object is a logger; where nothing has imported logging, which takes a while, there is none."""
+    logging = sys.modules.get("logging")
+    return logging is not None and isinstance(value, logging.Logger)
 
 
 def unwrapped(value: Any) -> Any:
@@ -146,10 +150,20 @@ def source_lines(value: Any, kind: PartKind) -> tuple[str, tuple[int, int]]:
     try:
         value = inspect.unwrap(value)
         file = inspect.getsourcefile(value) or ""
+        code = getattr(value, "__code__", None)
+        # From Python 3.11 on; before, and for classes, inspect splits the text into tokens.
+        if file and code is not None and hasattr(code, "co_positions"):
+            return file, (code.co_firstlineno, _last_line(code))
         lines, first = inspect.getsourcelines(value)
     except (OSError, TypeError, ValueError):  # made by a call, or its file is gone
         return "", (0, 0)
     return file, (first, first + len(lines) - 1)
+
+
+def _last_line(code: types.CodeType) -> int:
+    inner = (_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    lines = (end or first or 0 for first, end, _, _ in code.co_positions())  # type: ignore[attr-defined, unused-ignore]
+    return max(code.co_firstlineno, *inner, *lines)
 
 
 def hides_state(kind: Any) -> bool:
@@ -189,7 +203,7 @@ class HashingPickler(pickle.Pickler):
 
     def persistent_id(self, item: Any) -> Any:
         """The number of an item that is collected; None for an item that is pickled."""
-        if item is self._value or not (isinstance(item, _REFERENCES) or hides_state(type(item))):
+        if item is self._value or not (isinstance(item, _REFERENCES) or is_logger(item) or hides_state(type(item))):
             return None
         self._references.append(item)
         return len(self._references)

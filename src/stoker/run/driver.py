@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 import time
-import traceback
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
@@ -640,6 +639,8 @@ class Drive:
             status, error = "cancelled", "interrupted"  # only under --debug: otherwise the signal stops the runner
         except BaseException as problem:  # the end is recorded, whatever it was, and then raised again
             failure = problem
+            import traceback
+
             # Also of one whose text cannot be made.
             error = "".join(traceback.format_exception_only(type(problem), problem)).strip()
             loss = _loss_of_store(recorder)

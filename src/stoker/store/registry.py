@@ -8,7 +8,6 @@ doing one twice changes nothing. `Names` does what people and programs ask for d
 
 from __future__ import annotations
 
-import getpass
 import json
 import math
 import os
@@ -156,10 +155,18 @@ class LoggedFacts:
     """The version of the model that the run uses; None for the one that it makes."""
 
 
+_USER: Final = ("STOKER_USER", "LOGNAME", "USER", "LNAME", "USERNAME")
+"""Variables with this process's user; the last four are those of `getpass.getuser`, in its order."""
+
+
 def author() -> str:
     """Who this process works for, as "user@host"."""
     try:
-        user = os.environ.get("STOKER_USER") or getpass.getuser()
+        user = next(filter(None, map(os.environ.get, _USER)), "")
+        if not user:
+            import getpass  # with it the module for terminals
+
+            user = getpass.getuser()
     except (OSError, KeyError):  # a uid without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import time
 import zlib
@@ -30,8 +29,6 @@ from stoker.store.batch import RowBatch
 from stoker.store.logs import file_name
 from stoker.store.records import Records
 from stoker.store.store import Store
-
-log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 """The version of the lines. A journal of another version is refused."""
@@ -89,7 +86,11 @@ class RunJournal:
             checksum, _, text = line.partition(b" ")
             if checksum != b"%08x" % zlib.crc32(text):
                 left = len(lines) - 1 - len(entries)
-                log.warning("the journal %s is damaged: its last %d entries are left out", self.path, left)
+                import logging
+
+                logging.getLogger(__name__).warning(
+                    "the journal %s is damaged: its last %d entries are left out", self.path, left
+                )
                 self._damaged = True
                 break
             document = json.loads(text, object_hook=_bytes_of)

@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import signal
-import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Sequence
 
@@ -38,6 +37,8 @@ from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
 from stoker.worker.notice import Terminated
 
 if TYPE_CHECKING:
+    import traceback
+
     from stoker.worker.signatures import Signature
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -138,6 +139,8 @@ def describe_exception(error: BaseException, *, keep: Callable[[str], str] | Non
     if keep is not None and (len(text) > TEXT_LIMIT or len(words) > MESSAGE_LIMIT):
         digest = keep(bounded(text, WHOLE_LIMIT))
     whole = WHOLE if digest else ""
+    import traceback  # a run without failures does not need it
+
     frames = list(traceback.extract_tb(user_part))
     # The deepest line may be a library's; what the user can look at is the line that called it.
     frames = [frame for frame in frames if not _is_library(frame.filename)] or frames
@@ -157,6 +160,8 @@ def _traceback(error: BaseException, trace: TracebackType | None, late: list[Bas
     meanwhile goes into `late`: torch's handler of SIGCHLD raises why a loader's worker died."""
     if isinstance(error, StokerError) and trace is not None:  # its message says it all
         return f"{user_traceback(error)}\n"
+    import traceback
+
     causes, link = 0, error
     while (earlier := _earlier(link)) is not None and causes <= _CHAIN_SHOWN:
         causes, link = causes + 1, earlier
@@ -209,7 +214,9 @@ def _signals_of_loaders(error: BaseException) -> Iterator[str]:
     unexpectedly"), or the worker's closed socket does, before the worker is seen to have ended ("connection reset"):
     the processes that its frame holds say more (torch/utils/data/dataloader.py, `_try_get_data`).
     """
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
         if frame.f_code.co_name != "_try_get_data":
             continue
         workers = frame.f_locals.get("failed_workers")

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Callable
@@ -146,6 +145,8 @@ def _execute(name: str, path: str, *, package: str) -> ModuleType:
 
 def _exited(error: SystemExit, path: str) -> SourceError:
     """The error of a script that ends the process when it is imported."""
+    import traceback
+
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     place = f"{path}:{frames[-1].lineno}" if frames else path
     return SourceError(

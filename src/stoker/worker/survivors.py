@@ -26,7 +26,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from typing import Callable, Final, Iterator
 
 from stoker.system import system
@@ -66,6 +65,8 @@ def supervise(control: socket.socket, serve: Callable[[Containment | None], None
             serve(group)
             code = 0
         except BaseException:  # the top of a process
+            import traceback
+
             traceback.print_exc()
         finally:
             sys.stderr.flush()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Sequence
@@ -26,7 +25,6 @@ from stoker.core.values import frozen
 if TYPE_CHECKING:
     from stoker.core.devices import Claim, Device, Devices, Lease
 
-log = logging.getLogger(__name__)
 
 NO_SUCH_DEVICE: Final = "STK103"
 FALLS_BACK: Final = "STK111"
@@ -229,7 +227,11 @@ class Leasing:
                 else:
                     self._devices.release(ticket)
             except BackendError as error:
-                log.warning("the devices of %s only become free when this process ends: %s", name, error)
+                import logging
+
+                logging.getLogger(__name__).warning(
+                    "the devices of %s only become free when this process ends: %s", name, error
+                )
             self._waiting = {other: attrs.evolve(wait, due=0.0) for other, wait in self._waiting.items()}
 
     def release_all(self, survivors: Sequence[int] = ()) -> None:
