@@ -569,19 +569,28 @@ def pages(cluster: Listing, path: str, *, limit: int = PAGE, **params: Any) -> I
             return
 
 
-def items(cluster: Listing, path: str) -> list[dict[str, Any]]:
+def items(cluster: Listing, path: str, **params: Any) -> list[dict[str, Any]]:
     """All objects of a list, page by page."""
-    return [one for page in pages(cluster, path, limit=ITEMS) for one in page.get("items") or ()]
+    return [one for page in pages(cluster, path, limit=ITEMS, **params) for one in page.get("items") or ()]
 
 
-def seen_items(cluster: Listing, path: str, *hidden: int) -> list[dict[str, Any]] | None:
+def seen_items(cluster: Listing, path: str, *hidden: int, **params: Any) -> list[dict[str, Any]] | None:
     """The same; None where this account may not see them (403), or the server answers with another of these codes."""
     try:
-        return items(cluster, path)
+        return items(cluster, path, **params)
     except ApiError as error:
         if error.status not in (403, *hidden):
             raise
         return None
+
+
+def events_about(cluster: Listing, namespace: str, *objects: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The events about objects, as far as they may be read."""
+    path = f"/api/v1/namespaces/{namespace}/events"
+    found: list[dict[str, Any]] = []
+    for each in objects:
+        found += seen_items(cluster, path, fieldSelector=f"involvedObject.uid={each['metadata']['uid']}") or ()
+    return found
 
 
 def next_page(page: Mapping[str, Any]) -> str:

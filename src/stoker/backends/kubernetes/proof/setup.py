@@ -22,7 +22,7 @@ from stoker.backends.base.byhand import yaml_text
 from stoker.backends.base.messages import is_below
 from stoker.backends.kubernetes.api import rbac
 from stoker.backends.kubernetes.api.access import context_of
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, reached, seen_items
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, events_about, existing, items, reached, seen_items
 from stoker.backends.kubernetes.api.rbac import (
     CLAIM_RIGHTS,
     Api,
@@ -127,11 +127,8 @@ def prepare(
 
 def device_step(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The options of a step that gets one accelerator of a kind that nodes offer; None where this account sees none."""
-    try:
-        with reached(options) as cluster:
-            nodes = cluster.get("/api/v1/nodes").get("items") or ()
-    except ApiError:
-        return None
+    with reached(options) as cluster:
+        nodes = seen_items(cluster, "/api/v1/nodes") or ()
     offered = {
         name
         for node in nodes
@@ -167,11 +164,8 @@ def _claim(cluster: Cluster, namespace: str, claim: str, details: Mapping[str, s
 
 def _provisioner(cluster: Cluster, wanted: str) -> str:
     """Who makes volumes of a storage class, or of the default one; empty where this account may not look."""
-    try:
-        classes = cluster.get("/apis/storage.k8s.io/v1/storageclasses").get("items") or ()
-    except ApiError as error:
-        if error.status != 403:
-            raise
+    classes = seen_items(cluster, "/apis/storage.k8s.io/v1/storageclasses")
+    if classes is None:
         return ""
     if wanted and wanted not in map(name_of, classes):
         known = ", ".join(map(name_of, classes)) or "none"
@@ -222,10 +216,8 @@ def missing_objects(
 def _is_there(cluster: Cluster, path: str) -> bool:
     """Whether an object is there, or may not be looked at."""
     try:
-        cluster.get(path)
+        return existing(cluster, path) is not None
     except ApiError as error:
-        if error.status == 404:
-            return False
         if error.status != 403:
             raise
     return True
@@ -628,11 +620,11 @@ def _follow(
     started = 0.0
     while True:
         job = cluster.get(path)
-        pods = items_of(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        pods = items(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         end = end_of(job, pods)
         if end is not None:
             break
-        events = _events(cluster, namespace, [job, *pods])
+        events = events_about(cluster, namespace, job, *pods)
         pending = why_pending(job, pods, events, patience=patience)
         now = time.monotonic()
         if pending is None:
@@ -661,24 +653,6 @@ def _follow(
         yield _claim_check(claim.claim, told)
     elif folder:
         yield _folder_check(folder, told)
-
-
-def items_of(cluster: Api, path: str, **params: Any) -> list[dict[str, Any]]:
-    """The objects of a short list."""
-    return list(cluster.get(path, **params).get("items") or [])
-
-
-def _events(cluster: Api, namespace: str, objects: Sequence[Object]) -> list[dict[str, Any]]:
-    """The events about objects, as far as they may be read."""
-    found: list[dict[str, Any]] = []
-    for each in objects:
-        selector = f"involvedObject.uid={(each.get('metadata') or {}).get('uid', '')}"
-        try:
-            found += items_of(cluster, f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector)
-        except ApiError as error:
-            if error.status != 403:
-                raise
-    return found
 
 
 def _told(cluster: Cluster, namespace: str, pod: str) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import attrs
 
-from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, existing
+from stoker.backends.kubernetes.api.client import ApiError, Cluster, delete, events_about, existing
 from stoker.backends.kubernetes.api.execution import Execution
 from stoker.backends.kubernetes.explain.pending import why_pending
 from stoker.backends.kubernetes.explain.refusals import refusal_of
@@ -362,13 +362,13 @@ class ClaimFiles:
             elif state in ("Succeeded", "Failed"):
                 ends += state == "Failed"
                 if ends > ENDS:
-                    raise self._lost(cluster, pod)
+                    raise self._lost(pod)
                 with self._asking():
                     delete(cluster, path, grace=1)
                 continue
             elif state == "Running":
                 return
-            reason = None if is_deleted(pod) else why_pending({}, [pod], self._events(cluster, pod))
+            reason = None if is_deleted(pod) else why_pending({}, [pod], events_about(cluster, cluster.namespace, pod))
             if (reason is not None and reason.hopeless) or time.monotonic() > deadline:
                 words = f": {reason.text}" if reason is not None else ""
                 with self._asking():
@@ -391,17 +391,7 @@ class ClaimFiles:
                 what = f"the pod of the claim {self._store.claim} is not reached: {words.message}"
                 raise BackendError(what, fix=words.fix) from error
 
-    def _events(self, cluster: Cluster, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-        selector = f"involvedObject.uid={pod['metadata']['uid']}"
-        try:
-            answer = cluster.get(f"/api/v1/namespaces/{cluster.namespace}/events", fieldSelector=selector)
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            return []
-        return list(answer.get("items") or ())
-
-    def _lost(self, cluster: Cluster, pod: Mapping[str, Any]) -> BackendError:
+    def _lost(self, pod: Mapping[str, Any]) -> BackendError:
         statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
         ended = ((statuses[0].get("state") or {}).get("terminated")) or {}
         message = str(ended.get("message") or "").strip().splitlines()
