@@ -253,3 +253,20 @@ def test_a_job_that_nobody_mentions_is_unknown_before_it_is_lost() -> None:
     one.read(GOOD, 3.0)
     found = one.status(3.0 + LOST)
     assert found is not None and found.state == "succeeded"
+
+
+def test_what_we_ended_needs_no_word() -> None:
+    one = task(ending=True)
+    one.read(STOPPED, 1.0)
+    status = one.status(1.0)
+    assert status is not None and status.cause == "cancelled"
+
+
+def test_a_program_that_never_began_is_not_waited_for() -> None:
+    one = task()
+    one.read({"/f/0/err-0": b"no python\n"}, 0.0)
+    one.note_row(row("FAILED"), 1.0)
+    one.details = row("FAILED", code=127)
+    one.read({}, 2.0)
+    status = one.status(2.0)
+    assert status is not None and "no python" in status.message
