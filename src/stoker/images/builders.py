@@ -1,11 +1,11 @@
 """Who builds images: an engine of this machine, or a service elsewhere that is told by documents and commands.
 
-The engine of this machine builds by itself (`images.build`). What every other builder is told is made of a `BuildOrder`;
-nothing is sent here.
+The engine of this machine builds by itself (`images.build`). What every other builder is told is made of a
+`BuildOrder`; nothing is sent here.
 
-kaniko           a Kubernetes job without an engine: https://github.com/osscontainertools/kaniko#additional-flags (Google
-                 archived the first repository in June 2025, and this fork is maintained). The context is a packed
-                 folder in a bucket, or is read from the standard input, which `kubectl run` sends.
+kaniko           a Kubernetes job without an engine: https://github.com/osscontainertools/kaniko#additional-flags
+                 (Google archived the first repository in June 2025, and this fork is maintained). The context is a
+                 packed folder in a bucket, or is read from the standard input, which `kubectl run` sends.
 remote-buildkit  a daemon that `buildctl` tells, or `docker buildx` with a builder of the driver `remote`:
                  https://github.com/moby/buildkit/blob/master/docs/reference/buildctl.md,
                  https://github.com/moby/buildkit#imageregistry, https://docs.docker.com/build/builders/drivers/remote/.

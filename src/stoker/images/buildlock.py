@@ -10,7 +10,6 @@ Processes of one user wait for a lock of the file system first, which is free as
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
@@ -21,9 +20,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 from stoker.images.engine import SECONDS, ImageEngine
+from stoker.images.sharing import hold
 
 IMAGE: Final = "localhost/stoker-build-lock:1"
 """The image of such containers: one small file."""
@@ -134,29 +135,6 @@ def _one_of_this_user(name: str, waiting: Callable[[], None]) -> Iterator[None]:
     except OSError:  # a home that cannot be written
         folder = os.path.join(tempfile.gettempdir(), f"stoker-builds-{os.getuid()}")
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiting()
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not _is_at(descriptor, path):
-                continue  # its holder has removed it: whoever comes now takes another one
-            try:
-                yield
-            finally:
-                os.unlink(path)
-            return
-        finally:
-            os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """Whether an open file is the one at a path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
+    place = Path(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
+    with hold(place, waiting, fix="put XDG_CACHE_HOME on a file system that knows locks"):
+        yield

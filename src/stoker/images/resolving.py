@@ -4,8 +4,8 @@ A resolver is asked for the image's Python and platform, not for this machine's,
 installer sees: the configuration files and variables of this machine do not count, those of the image do. Nothing is
 installed. The metadata of a package that has no wheel is built here, in an environment of the resolver's own.
 
-`plan.locking` decides what is resolved. The result is kept, below Stoker's home and in a project's `stoker.lock`, by the
-digest of what was asked for: the same requirements give the same packages until a newer lock is asked for.
+`plan.locking` decides what is resolved. The result is kept, below Stoker's home and in a project's `stoker.lock`, by
+the digest of what was asked for: the same requirements give the same packages until a newer lock is asked for.
 """
 
 from __future__ import annotations

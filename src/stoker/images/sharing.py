@@ -29,6 +29,21 @@ def try_lock(folder: Path, fix: str) -> Iterator[bool]:
             file.close()
 
 
+@contextlib.contextmanager
+def hold(folder: Path, waiting: Callable[[], None], *, fix: str) -> Iterator[None]:
+    """Hold the exclusive lock of a folder, whose file goes with it; `waiting` is called once where another has it."""
+    file = _open_lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB, fix)
+    if file is None:
+        waiting()
+        file = _open_lock(folder, fcntl.LOCK_EX, fix)
+    assert file is not None, "a lock that is waited for is had"
+    with file:
+        try:
+            yield
+        finally:
+            os.unlink(file.name)
+
+
 def share(
     folder: Path,
     *,

@@ -71,7 +71,7 @@ def render_plan(
     builder = session.builder(made.settings, lambda text: None)
     images: dict[str, _Image] = {}
     if builder is not None and builder.has_work(steps):
-        images = _images(steps, builder, session.stack.home)
+        images = _images(steps, builder, session)
         session.code = _code(steps, builder, session.stack.home, report)
     backends = session.backends(steps, made.settings)
     for name, one in backends.items():
@@ -205,7 +205,7 @@ class _Image:
     """The requirement files that the Dockerfile copies, by name."""
 
 
-def _images(steps: Sequence[StepPlan], builder: Builder, home: Path) -> dict[str, _Image]:
+def _images(steps: Sequence[StepPlan], builder: Builder, session: Session) -> dict[str, _Image]:
     """The images of the steps that run in one, by step; equal settings share an image."""
     built: dict[str, _Image] = {}
     by_step = {}
@@ -220,11 +220,11 @@ def _images(steps: Sequence[StepPlan], builder: Builder, home: Path) -> dict[str
         signature = f"{place} {to_json(step.settings.docker)}"
         if signature not in built:
             environ: dict[str, str] = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
-            local_engine = engine.find(environ)
+            local_engine = engine.find_again(session.questions, environ)  # the plan has just asked it
             spec, _ = image_spec(
                 step.settings.docker,
                 root=Path(root),
-                folder=home / "wheels",
+                folder=session.stack.home / "wheels",
                 engine=local_engine,
                 lock_of=builder.lock_of(Path(root)),
             )

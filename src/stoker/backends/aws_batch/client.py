@@ -1,6 +1,6 @@
 """The calls to AWS Batch that the backend makes, and what an account says of itself: its queues, what their compute
-environments hold, and what they never can; and what is asked of it outside of a run: what a stack needs there and how it
-is made, and what runs left.
+environments hold, and what they never can; and what is asked of it outside of a run: what a stack needs there and how
+it is made, and what runs left.
 
 Three identities act: the one that runs Stoker, the step's code (`iam_role`), and ECS, which pulls images, reads secrets
 and writes logs (`execution_role`: AWS's own AmazonECSTaskExecutionRolePolicy).
