@@ -92,11 +92,6 @@ def test_what_a_container_gets(bench: Bench, tmp_path: Path, monkeypatch: Any) -
     assert {path.stat().st_uid for path in stored} == {os.getuid()}
 
 
-def test_files_belong_to_whoever_started_the_run(bench: Bench) -> None:
-    status = bench.over(bench.backend(), bench.job("surroundings"))
-    assert bench.output(status)["user"] == f"{os.getuid()}:{os.getgid()}"
-
-
 def test_cancel_asks_first(bench: Bench) -> None:
     backend = bench.backend()
     job = bench.job("slow")
@@ -251,14 +246,6 @@ def test_an_orphan_of_a_step_that_does_not_come_again_goes_with_the_run(
 
 
 # Gangs
-
-
-def test_a_gang_is_containers_that_find_each_other(bench: Bench, engine: Engine) -> None:
-    job = bench.job("surroundings", resources=ResourceSettings(nodes=2))
-    status = bench.over(bench.backend(), job)
-    assert status.state == "succeeded", (status.message, bench.lines)
-    assert bench.output(status)["environment"]["STOKER_NODES"] == "2"
-    assert names(engine) == []
 
 
 def test_a_gang_whose_node_fails_ends_together(bench: Bench, engine: Engine) -> None:

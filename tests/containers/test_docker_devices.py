@@ -76,13 +76,6 @@ def test_an_engine_is_asked_for_the_devices_of_the_lease_alone(bench: Bench) -> 
     assert [device.uuid for device in status.lease.held] == [card.uuid for card in CARDS[:2]]
 
 
-def test_the_gate_notices_an_engine_that_gives_no_device(bench: Bench) -> None:
-    backend = bench.backend(services=Services(leasing=leasing(bench, REAL)))
-    status = bench.over(backend, bench.job("surroundings", resources=ResourceSettings(gpu_count=1)))
-    assert status.state == "failed"
-    assert status.cause in ("no-driver", "no-gpu"), status
-
-
 def test_a_request_that_the_engine_refuses_is_told(bench: Bench) -> None:
     backend = bench.backend(gpus="cdi", services=Services(leasing=leasing(bench, REAL)))
     status = bench.over(backend, bench.job("surroundings", resources=ResourceSettings(gpu_count=1)))

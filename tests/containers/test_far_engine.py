@@ -52,11 +52,6 @@ def test_an_error_names_the_file_as_the_person_knows_it(far: Bench) -> None:
     assert f"{far.code}/steps.py" in status.result.error.place
 
 
-def test_a_death_is_explained_there_too(far: Bench) -> None:
-    status = far.over(far.backend(), far.job("hungry", resources=ResourceSettings(memory="200MiB")))
-    assert status.cause == "host-oom"
-
-
 def test_a_gang_meets_in_the_store(far: Bench) -> None:
     status = far.over(far.backend(), far.job("surroundings", resources=ResourceSettings(nodes=2)))
     assert status.state == "succeeded", (status, far.lines)

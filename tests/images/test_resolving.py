@@ -26,6 +26,7 @@ RESOLVERS = [
     pytest.param(UV, id="uv", marks=needs_uv),
     pytest.param(PIP, id="pip"),
 ]
+FIRST = [RESOLVERS[0], pytest.param(PIP, id="pip", marks=pytest.mark.long)]
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_what_a_list_installs_stays_where_a_later_list_allows_it(index: PackageI
     assert replaced.versions["framework"] == "2.0", "as an installer that is called twice"
 
 
-@pytest.mark.parametrize("resolver", RESOLVERS)
+@pytest.mark.parametrize("resolver", FIRST)
 def test_what_the_parent_image_has_stays_where_it_is_allowed(index: PackageIndex, resolver: Resolver) -> None:
     index.put("trainer", "2.5", requires=["framework>=2.0,<3", "logger"])
     parent = {"framework": "2.0+cu121", "unheard-of": "1.0", "odd": "no version"}
@@ -107,7 +108,7 @@ def test_contradictions_and_missing_versions_are_told_in_the_resolvers_words(
     assert "/tmp" not in conflict.reason + missing.reason + nobody.reason
 
 
-@pytest.mark.parametrize("resolver", RESOLVERS)
+@pytest.mark.parametrize("resolver", FIRST)
 def test_a_refusal_shows_no_progress_of_downloads(index: PackageIndex, resolver: Resolver) -> None:
     index.put("large", "1.0", requires=["framework==1.0"], size=100_000)
     conflict = refusal_of(asked(index, ("large==1.0", "framework==3.0")), resolver)
@@ -115,7 +116,7 @@ def test_a_refusal_shows_no_progress_of_downloads(index: PackageIndex, resolver:
     assert "kB" not in conflict.reason and "\u2501" not in conflict.reason, conflict.reason
 
 
-@pytest.mark.parametrize("resolver", RESOLVERS)
+@pytest.mark.parametrize("resolver", FIRST)
 def test_an_index_that_does_not_answer_refutes_nothing(index: PackageIndex, resolver: Resolver) -> None:
     silent = refusal_of(asked(index, ("trainer",), arguments=("--index-url=http://127.0.0.1:9/simple",)), resolver)
     assert (silent.trouble, silent.wrong) == ("unanswered", False) and "Connection refused" in silent.reason
@@ -127,9 +128,9 @@ def test_a_resolver_that_is_gone_refutes_nothing(index: PackageIndex) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["{}", "[[packages]]", '{"install": [{"metadata": {"name": "trainer"}}]}', '{"install": 1}']
+    ("kind", "answer"),
+    [("uv", "{}"), ("uv", "[[packages]]"), ("pip", '{"install": [{"metadata": {"name": "trainer"}}]}'), ("pip", "{}")],
 )
-@pytest.mark.parametrize("kind", ["uv", "pip"])
 def test_a_resolver_that_is_not_understood_refutes_nothing(kind: str, answer: str, tmp_path: Path) -> None:
     program = tmp_path / "resolver.py"
     program.write_text(
@@ -141,7 +142,7 @@ def test_a_resolver_that_is_not_understood_refutes_nothing(kind: str, answer: st
     assert (odd.trouble, odd.wrong) == ("undecided", False) and "is not understood" in odd.reason
 
 
-@pytest.mark.parametrize("resolver", RESOLVERS)
+@pytest.mark.parametrize("resolver", FIRST)
 def test_the_images_variables_count_and_this_machines_do_not(
     index: PackageIndex, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +197,7 @@ def test_digests_are_those_of_what_is_asked(index: PackageIndex) -> None:
     assert asked(index, ("trainer",), environment={"PATH": "/bin"}).digest == request.digest
 
 
-@pytest.mark.parametrize("resolver", RESOLVERS)
+@pytest.mark.parametrize("resolver", FIRST)
 def test_the_certificate_of_an_indexs_authority_is_this_machines_and_the_images(
     tmp_path: Path, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

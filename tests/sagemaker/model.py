@@ -3,30 +3,26 @@ and words that botocore itself does not check and the service does."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from botocore.loaders import Loader
-from botocore.model import ServiceModel, Shape
+from botocore.model import Shape
 from botocore.validate import ParamValidator
+from tests.servers.awsmodel import service
 
 CLASSES = {r"\p{L}": r"\w", r"\p{Z}": r"\s", r"\p{N}": r"\d", r"\p{Alnum}": "a-zA-Z0-9"}
 """Java's classes of characters → Python's."""
 
 
-@functools.cache
-def service() -> ServiceModel:
-    """The model."""
-    return ServiceModel(Loader().load_service_model("sagemaker", "service-2"), "sagemaker")
+MODEL = service("sagemaker")
 
 
 def problems(operation: str, body: Any) -> list[str]:
     """All that is wrong with the arguments of an operation."""
-    if operation not in service().operation_names:
+    if operation not in MODEL.operation_names:
         return [f"there is no operation {operation}"]
-    shape = service().operation_model(operation).input_shape
+    shape = MODEL.operation_model(operation).input_shape
     report = ParamValidator().validate(body, shape)
     return [*([report.generate_report()] if report.has_errors() else []), *_finer(body, shape, operation)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sagemaker.model import service
+from tests.sagemaker.model import MODEL
 
 from stoker.backends.aws.platform import AwsEnd
 from stoker.backends.sagemaker.causes import (
@@ -113,7 +113,7 @@ def test_quotas(words: str, quota: Quota | None, frees: bool) -> None:
 
 
 def test_the_states_are_the_services() -> None:
-    answer = service().operation_model("DescribeTrainingJob").output_shape
+    answer = MODEL.operation_model("DescribeTrainingJob").output_shape
     assert set(OVER) <= set(answer.members["TrainingJobStatus"].enum)
     assert {*WAITING, *PREPARING} <= set(answer.members["SecondaryStatus"].enum)
     assert all(row.source.startswith("https://docs.aws.amazon.com/") for row in ENDS)

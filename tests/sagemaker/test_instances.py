@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.sagemaker.model import service
+from tests.sagemaker.model import MODEL
 
 from stoker.backends.aws import instances as ec2
 from stoker.backends.sagemaker.requests import NoType, choose, table
 from stoker.core.resources import ResourceSettings
 
-NAMES = frozenset(service().shape_for("TrainingInstanceType").enum)
+NAMES = frozenset(MODEL.shape_for("TrainingInstanceType").enum)
 """All types of training jobs, by botocore's model."""
 
 

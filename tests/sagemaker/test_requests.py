@@ -13,7 +13,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from tests.sagemaker.model import problems, service
+from tests.sagemaker.model import MODEL, problems
 
 from stoker.backends.sagemaker import requests
 from stoker.backends.sagemaker.backend import SagemakerBackend
@@ -119,20 +119,6 @@ def test_every_golden_file_is_of_a_request() -> None:
     assert {file.stem for file in GOLDEN.iterdir()} == set(REQUESTS)
 
 
-def test_the_model_says_what_is_wrong() -> None:
-    """The measure: patterns, lengths and words are looked at, and not types alone."""
-    good = REQUESTS["plain"]
-    machine = good["ResourceConfig"]
-    for wrong in (
-        {**good, "TrainingJobName": "a_b"},
-        {**good, "RoleArn": "training"},
-        {**good, "Environment": {"A": "x" * 513}},
-        {**good, "ResourceConfig": {**machine, "InstanceType": "ml.x9.large"}},
-        {name: part for name, part in good.items() if name != "OutputDataConfig"},
-    ):
-        assert problems("CreateTrainingJob", wrong)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     words=some.fixed_dictionaries(
@@ -173,7 +159,7 @@ def test_names() -> None:
     assert requests.job_name(one) != requests.job_name(one, 1) and requests.job_name(one) == requests.job_name(one)
     again = attrs.evolve(one, name="train-bcdfg/train/2", attempt=2)
     assert requests.job_name(again) != requests.job_name(one), "SageMaker takes a name once"
-    longest = service().shape_for("TrainingJobName").metadata
+    longest = MODEL.shape_for("TrainingJobName").metadata
     for run in ("x" * 300, "Übung: 1", "--", "a_b"):
         name = requests.job_name(job_of({}, BASE, run=run))
         assert re.fullmatch(longest["pattern"], name) and len(name) <= longest["max"]

@@ -108,15 +108,17 @@ def test_colours_and_overwritten_lines_are_left_out() -> None:
     assert error_of("sky status", 1, "x").message == "sky status failed with 1: x"
 
 
-@pytest.mark.parametrize("status", ANSWERS["states"]["ClusterStatus"])
-def test_the_double_prints_what_skypilots_models_have(double: Double, status: str) -> None:
+def test_the_double_prints_what_skypilots_models_have(double: Double) -> None:
     task = {"resources": {}, "num_nodes": 2}
-    skydouble.write(double.state / "clusters" / "c.json", {"name": "c", "status": status, "task": task})
+    states = ANSWERS["states"]["ClusterStatus"]
+    for status in states:
+        document = {"name": status.lower(), "status": status, "task": task}
+        skydouble.write(double.state / "clusters" / f"{status}.json", document)
     skydouble.write(double.state / "jobs" / "1.json", {"job_id": 1, "job_name": "j", "status": "RUNNING", "task": task})
     sky = SkyCommand(SkypilotSettings(sky=str(double.command)), os.environ)
     rows = {"StatusResponse": sky.clusters(), "ManagedJobRecord": sky.managed_jobs()}
     assert [line for kind, records in rows.items() for one in records for line in unlike(one, kind)] == []
-    assert [len(records) for records in rows.values()] == [1, 1]
+    assert [len(records) for records in rows.values()] == [len(states), 1]
     (double.state / "thin").write_text("1")
     assert list(sky.clusters()[0]) != list(rows["StatusResponse"][0])
     assert set(sky.json("api", "info")) == {"client", "server", "user"}

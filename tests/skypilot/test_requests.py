@@ -104,13 +104,6 @@ def test_tasks_are_as_they_were_and_in_skypilots_schemas(name: str, monkeypatch:
     assert golden.read_text() == text
 
 
-@pytest.mark.parametrize("name", [name for name in SKYPILOT.examples if name != "task_settings"])
-def test_each_field_alone_is_in_the_schemas(name: str) -> None:
-    document = rendered({}, {name: SKYPILOT.examples[name].value} if name not in WHOLE else {})
-    jsonschema.validate(document["task"], TASK)
-    jsonschema.validate(document["task"]["resources"], RESOURCES)
-
-
 INDEX, MORE = "https://wheels.example/simple", "https://more.example/simple"
 STORE = (
     "\npython3 -c 'import importlib.util as u; raise SystemExit(u.find_spec('\"'\"'s3fs'\"'\"') is None)'"
