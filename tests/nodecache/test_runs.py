@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import attrs
 import fsspec
 import pytest
 from tests.conftest import Project
+from tests.distributed.conftest import SPAWN
 from tests.nodecache.conftest import WEIGHTS
 from tests.servers.aws import AwsServer
 from tests.servers.hub import Hub
@@ -83,23 +84,15 @@ def test_two_steps_share_what_one_of_them_brings(
     assert "data net" in why, why
 
 
-def gated(hub: Hub) -> None:
-    hub.repositories["models/org/net"].gated = True
-
-
-def private(hub: Hub) -> None:
-    hub.repositories["models/org/net"].private = True
-
-
-REFUSALS: Mapping[str, tuple[str, Callable[[Hub], object], str]] = {
-    "gated": ("hf://org/net", gated, "is gated, and this token has no access"),
-    "private": ("hf://org/net", private, "has no model org/net, or shows it to others only"),
-    "kind": ("hf://datasets/org/net", lambda hub: None, "has no dataset org/net"),
-    "revision": ("hf://org/net@v9", lambda hub: None, "has no revision 'v9'"),
-    "path": ("hf://org/net/weights", lambda hub: None, "has no weights at main"),
-    "folder": ("/not/there", lambda hub: None, "/not/there is not there"),
-    "bucket": ("s3://no-such-bucket/x/", lambda hub: None, "s3://no-such-bucket/x/ is not there"),
-    "scheme": ("s4://bucket/x/", lambda hub: None, "s4"),
+REFUSALS: Mapping[str, str] = {
+    "hf://org/gated": "is gated, and this token has no access",
+    "hf://org/private": "has no model org/private, or shows it to others only",
+    "hf://datasets/org/net": "has no dataset org/net",
+    "hf://org/net@v9": "has no revision 'v9'",
+    "hf://org/net/weights": "has no weights at main",
+    "/not/there": "/not/there is not there",
+    "s3://no-such-bucket/x/": "s3://no-such-bucket/x/ is not there",
+    "s4://bucket/x/": "s4",
 }
 ASKS = """
 import stoker
@@ -118,17 +111,20 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("case", REFUSALS)
 def test_what_no_step_could_get_refuses_the_plan(
-    hub: Hub, s3_server: AwsServer, project: Project, monkeypatch: pytest.MonkeyPatch, case: str
+    hub: Hub, s3_server: AwsServer, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in s3_server.environment.items():
         monkeypatch.setenv(name, text)
-    uri, change, words = REFUSALS[case]
-    change(hub)
-    project.write({"uses.py": ASKS.format(uri=uri, environment={})})
-    refused = project.run("uses.py", code=3).stderr
-    assert "STK372" in refused and words in refused and "fix: " in refused
+    net = hub.repositories["models/org/net"]
+    hub.repositories["models/org/gated"] = attrs.evolve(net, gated=True)
+    hub.repositories["models/org/private"] = attrs.evolve(net, private=True)
+    calls = "".join(f"    use.with_options(data={{'it': {uri!r}}}, name='u{n}')()\n" for n, uri in enumerate(REFUSALS))
+    program = ASKS.format(uri="/", environment={}).replace("    use()\n", calls)
+    refused = project.write({"uses.py": program}).run("uses.py", code=3).stderr
+    assert refused.count("STK372") == len(REFUSALS) == refused.count("fix: ")
+    for words in REFUSALS.values():
+        assert words in refused
 
 
 def test_a_token_that_the_step_is_given_opens_what_is_gated(
@@ -160,10 +156,14 @@ def test_more_than_a_node_keeps_refuses_the_plan(hub: Hub, project: Project) -> 
 
 def test_ranks_of_a_step_find_the_same_data(hub: Hub, project: Project) -> None:
     program = """
+    import sys
     import stoker
     from stoker import context, pipeline, step
+    from stoker.config import Command
 
-    @step(data={"net": "hf://org/net"}, launch={"launcher": "torchrun", "processes_per_node": 2, "outputs": "all"})
+    RANKS = Command([sys.executable, "spawn.py"], num_processes=2, outputs="all")
+
+    @step(data={"net": "hf://org/net"}, launch=RANKS)
     def train() -> str:
         return f"{context.rank} {len((stoker.data('net') / 'model.safetensors').read_bytes())}"
 
@@ -174,7 +174,7 @@ def test_ranks_of_a_step_find_the_same_data(hub: Hub, project: Project) -> None:
     if __name__ == "__main__":
         trains()
     """
-    project.write({"trains.py": program})
+    project.write({"trains.py": program, "spawn.py": SPAWN})
     project.run("trains.py")
     run: Any = project.client().runs()[0]
     assert run.steps["train"].outputs["output"].load() == [f"0 {len(WEIGHTS)}", f"1 {len(WEIGHTS)}"]
