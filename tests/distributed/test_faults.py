@@ -166,7 +166,7 @@ def returns() -> int:
     family()
     return 1
 
-@step(cache=False, launch=plain(2), timeout="12s")
+@step(cache=False, launch=plain(2), timeout="20s")
 def deaf() -> None:
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -75,7 +75,7 @@ def test_ranks_of_torchrun_are_seen_while_they_run_and_give_their_values(script:
         assert time.monotonic() < deadline, found
         time.sleep(0.5)
         found = json.loads(lab.look("top", "--json"))["steps"] or found
-    drawn = lab.look("top", "--once")
+    drawn = lab.run("stoker", "top", "--once")
     (lab.folder / "seen").touch()
     process.wait(0, 120.0)
     first, second = found[0]["ranks"]
