@@ -246,7 +246,7 @@ class Current:
     @property
     def huggingface_hub(self) -> Any:
         """The repositories of the hub that the task's step loads: `loaded["org/model"]` is a path."""
-        from stoker.flows.hubdata import LoadedRepositories
+        from stoker.flows.decorators import LoadedRepositories
         from stoker.worker.data import data
 
         values = self._require_task("huggingface_hub").note("huggingface_hub")

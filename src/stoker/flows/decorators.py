@@ -16,13 +16,14 @@ import attrs
 
 from stoker.backends.base.backend import ACCELERATORS, RESOURCES, FlowDecorator
 from stoker.backends.registry import BACKENDS
+from stoker.core.data import HUB, parse_data
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
 from stoker.core.usercode import caller
-from stoker.flows.hubdata import check_load
+from stoker.core.words import shown
 from stoker.flows.parameters import fill_configs, is_unpacked, needs_configs
 from stoker.flows.secretsources import check_secrets
 from stoker.launchers.registry import LAUNCHERS
@@ -273,6 +274,57 @@ def platform_names() -> Iterator[str]:
     for name, backend in BACKENDS.third_party_parts():
         if backend.decorator is not None:
             yield name
+
+
+# Repositories of the Hugging Face Hub as data, by what Metaflow's decorator takes
+
+
+_REPOSITORY: Final = ("repo_id", "repo_type", "revision", "allow_patterns", "ignore_patterns")
+_KINDS_OF_REPOSITORY: Final[Mapping[str, str]] = {"model": "", "dataset": "datasets/", "space": "spaces/"}
+_LOAD: Final = 'write load=["org/model"], or load={"name": {"repo_id": "org/model", "revision": "v1"}}'
+
+
+def data_of(load: Any) -> dict[str, Any]:
+    """The `data` of a step by `load`; `SettingsError` for what names no repository."""
+    return parse_data({name: request for _, name, request in _requests(load)})
+
+
+def check_load(values: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` where `load` is wrong."""
+    if not values["load"]:
+        raise SettingsError("it says nothing to load", fix=_LOAD)
+    data_of(values["load"])
+
+
+class LoadedRepositories:
+    """`current.huggingface_hub`: `loaded` has the path of each repository, by its name or key in `load`."""
+
+    def __init__(self, load: Any, find: Callable[[str], Any]) -> None:
+        self.loaded = {key: str(find(name)) for key, name, _ in _requests(load)}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"current.huggingface_hub has no '{name}': what a step reads stands in @huggingface_hub(load=[…]), so that "
+            "a plan knows it"
+        )
+
+
+def _requests(load: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Of each repository its key in `loaded`, the name of its data, and the request."""
+    entries = list(load.items()) if isinstance(load, Mapping) else [("", one) for one in load]
+    for key, one in entries:
+        words = one if isinstance(one, Mapping) else {"repo_id": one}
+        for word in words:
+            if word not in _REPOSITORY:
+                raise SettingsError(f"load takes no '{word}'{nearest(str(word), _REPOSITORY)}")
+        repository, kind = words.get("repo_id"), words.get("repo_type") or "model"
+        if not isinstance(repository, str) or kind not in _KINDS_OF_REPOSITORY:
+            raise SettingsError(f"{shown(one)} names no repository of the hub", fix=_LOAD)
+        revision = f"@{words['revision']}" if words.get("revision") else ""
+        uri = f"{HUB}://{_KINDS_OF_REPOSITORY[kind]}{repository}{revision}"
+        named = str(key or repository)
+        patterns = {"include": words.get("allow_patterns"), "exclude": words.get("ignore_patterns")}
+        yield named, re.sub(r"\W", "_", f"hub_{named}"), {"uri": uri, **patterns}
 
 
 # Checks

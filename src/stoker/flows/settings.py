@@ -23,6 +23,7 @@ from stoker.flows.decorators import (
     Note,
     PackageWords,
     check_branch,
+    data_of,
     make_note,
     notes_of,
     packages_layer,
@@ -30,7 +31,6 @@ from stoker.flows.decorators import (
     resolve_note,
     seconds_of,
 )
-from stoker.flows.hubdata import data_of
 from stoker.flows.parameters import needs_configs
 from stoker.flows.user_decorators import suggest
 from stoker.plan.layers import PART

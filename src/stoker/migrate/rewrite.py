@@ -1,24 +1,39 @@
 """Rewrites a ZenML pipeline or a Metaflow flow as Stoker code: `migrate_source(source)`.
 
-Comments and layout stay: the syntax tree that is changed contains them. Pure: bytes in, bytes and notes out.
+A survey finds what must change in a module: the edits, the imports that it needs, and the notes. Names are resolved by
+scope, so a parameter called `step` is left alone. Comments and layout stay: the syntax tree that is changed contains
+them. Pure: bytes in, bytes and notes out.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from difflib import SequenceMatcher
 from typing import Any, Final, Mapping, Sequence, TypeVar
 
 import attrs
 import libcst as cst
 from libcst import metadata
+from libcst.helpers import get_full_name_for_node
 
+from stoker.client import Client
 from stoker.core.errors import SourceError, StokerError
+from stoker.migrate import calls, metaflow, zenml
 from stoker.migrate.calls import Edits
-from stoker.migrate.names import MigrationNote
-from stoker.migrate.served import Bindings, Needed, move_imports, rewrite_import
-from stoker.migrate.survey import Survey
+from stoker.migrate.names import Level, MigrationNote, fate_of, is_known, is_source_module
+from stoker.migrate.served import (
+    Bindings,
+    Needed,
+    aliases_of,
+    binding_of,
+    dotted,
+    module_of,
+    move_imports,
+    qualified_name,
+    rewrite_import,
+)
+from stoker.worker.context import Context
 
 _Listed = TypeVar("_Listed", cst.Call, cst.List, cst.Tuple)
 
@@ -275,3 +290,296 @@ def _line_map(before: bytes, after: bytes) -> dict[int, int]:
             # A line that moved is recognized by its text.
             lines[index + 1] = nearest if kind == "equal" else unique.get(old[index], nearest)
     return lines
+
+
+_CONTEXT_MEMBERS: Final = frozenset(name for name in dir(Context) if not name.startswith("_"))
+_CLIENT_MEMBERS: Final = frozenset(name for name in dir(Client) if not name.startswith("_"))
+
+
+class Survey(cst.CSTVisitor):
+    """Collects `edits`, `needed` and `notes`; call `finish` after the visit."""
+
+    METADATA_DEPENDENCIES = (
+        metadata.PositionProvider,
+        metadata.QualifiedNameProvider,
+        metadata.ParentNodeProvider,
+    )
+
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__()
+        self.bindings = bindings
+        self.edits = Edits()
+        self.needed = Needed(context=bindings.context, flows=bindings.flows, names_in_use=bindings.names)
+        self.notes: list[MigrationNote] = []
+        self._lines: dict[str, set[int]] = defaultdict(set)
+        self._imported: dict[str, int] = {}
+        self._keeps_names: dict[str, bool] = {}
+        self._rewritten_members: dict[cst.Attribute, str] = {}
+
+    def add_note(self, node: cst.CSTNode, level: Level, name: str, message: str) -> None:
+        """Add a note about a node's line."""
+        self.notes.append(MigrationNote(line=self._line(node), level=level, name=name, message=message))
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        """Note imported names that have no replacement, or one that differs."""
+        module = module_of(node)
+        if not is_source_module(module, flows=self.bindings.flows):
+            return False
+        if isinstance(node.names, cst.ImportStar):
+            self.add_note(node, "by hand", f"{module}.*", "import the names one by one, and migrate again")
+            return False
+        for alias in node.names:
+            qualified = f"{module}.{alias.evaluated_name}"
+            fate = fate_of(qualified)
+            if fate.kind == "gone":
+                self._imported.setdefault(qualified, self._line(alias))
+            elif fate.message and fate.kind == "moved":
+                self.add_note(alias, "differs", alias.evaluated_name, fate.message)
+        return False
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        """Note modules that are imported under a name; a name in the statement itself is no use."""
+        for alias in node.names:
+            name, full = binding_of(alias)
+            if is_source_module(full, flows=self.bindings.flows) and full not in ("zenml", "metaflow") and name != full:
+                self.needed.modules.setdefault(name, set())
+        return False
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        """Add the number of GPUs to a step that Accelerate launches."""
+        launch: cst.Call | None = None
+        step: cst.Decorator | None = None
+        for decorator in node.decorators:
+            function = decorator.decorator
+            name = self._qualified(function.func if isinstance(function, cst.Call) else function)
+            if name.startswith("zenml.") and name.endswith(".run_with_accelerate") and isinstance(function, cst.Call):
+                launch = function
+            elif name.startswith("zenml.") and name.endswith(".step"):
+                step = decorator
+        if launch is not None and step is not None:
+            calls.add_gpu_count(node, launch, step, self.edits, self.add_note)
+
+    def visit_Call(self, node: cst.Call) -> bool:
+        """Translate the arguments of a call, or replace the call."""
+        qualified = self._qualified(node.func)
+        name = qualified.rpartition(".")[2]
+        if qualified.startswith("zenml."):
+            if name == zenml.CONTEXT and not node.args:
+                self._replace_context_call(node, node.func)
+                return False
+            if name == zenml.UNWRAPPED and (output := calls.output_name(node)) is not None:
+                self.edits.expressions[node] = output
+                return False
+            if name in calls.CALLS:
+                calls.CALLS[name](node, self.edits, self.add_note)
+        elif self.bindings.pipelines and isinstance(node.func, cst.Attribute):
+            if node.func.attr.value == "with_options":
+                calls.edit_options(node, self.edits, self.add_note)
+            elif node.func.attr.value == "configure" and self._is_step(node.func.value):
+                self.add_note(
+                    node, "by hand", "configure", "nothing is changed in place: name what `.with_options(…)` returns"
+                )
+        if isinstance(node.func, cst.Name) and self._is_step(node.func):
+            moved = {arg.keyword.value for arg in node.args if arg.keyword is not None} & {"after", "id"}
+            if moved:
+                self.edits.moved[node] = frozenset(moved)
+        return True
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        """Replace `zenml.step`, `PythonPackageInstaller.UV`, `current.card`, `context.step_run.name`."""
+        qualified = self._qualified(node)
+        member = ".".join(qualified.split(".")[-2:])
+        if qualified.startswith("zenml.") and member in zenml.LITERALS:
+            self.edits.expressions[node] = cst.SimpleString(zenml.LITERALS[member])
+            return False
+        attribute = qualified.removeprefix("metaflow.current.")
+        if attribute != qualified and attribute in metaflow.CURRENT:
+            self.add_note(node, "by hand", f"current.{attribute}", metaflow.CURRENT[attribute])
+        if qualified:
+            return self._visit_module_member(node, qualified)
+        return self._visit_instance_member(node)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        """Replace the use of an imported name, or note that nothing replaces it."""
+        qualified = self._qualified(node)
+        if not qualified:
+            return
+        if node.value in self.bindings.modules:
+            self.needed.remaining.add(node.value)
+            self.add_note(node, "by hand", node.value, "the module is used as a whole: use its names")
+            return
+        self._lines[qualified].add(self._line(node))
+        fate = fate_of(qualified)
+        if fate.kind in ("member", "call"):
+            self.needed.untranslated.add(qualified)
+            self.add_note(node, "by hand", node.value, fate.message)
+        elif (
+            fate.kind == "moved"
+            and node.value == qualified.rpartition(".")[2]
+            and fate.name not in (node.value, *self.needed.names_in_use)
+        ):
+            self.edits.expressions[node] = cst.Name(fate.name)
+
+    def visit_While(self, node: cst.While) -> bool:
+        """Hint at `cleanup_memory` for the loop with which ZenML's guide empties the CUDA cache."""
+        if isinstance(node.test, cst.Call) and get_full_name_for_node(node.test.func) == "gc.collect":
+            message = (
+                "stays as it is; `from stoker import cleanup_memory` is the same and more, for every kind of device"
+            )
+            self.add_note(node, "hint", "gc.collect", message)
+        return True
+
+    def finish(self) -> None:
+        """Add the notes that depend on the whole module; call it after the visit."""
+        for qualified, line in self._imported.items():
+            used = sorted(self._lines[qualified])
+            where = f" (used in line{'s' if len(used) > 1 else ''} {', '.join(map(str, used))})" if used else ""
+            name = qualified.rpartition(".")[2]
+            self.notes.append(
+                MigrationNote(line=line, level="by hand", name=name, message=f"{fate_of(qualified).message}{where}")
+            )
+        self.needed.aliased = aliases_of(self.needed.modules, self._keeps_names, self.bindings.modules)
+        for name in [*self.needed.aliased]:
+            if name in self.needed.remaining:
+                del self.needed.aliased[name]
+        for node, name in self._rewritten_members.items():
+            if name in self.needed.aliased:
+                del self.edits.expressions[node]
+        self.notes = sorted(set(self.notes), key=lambda note: (note.line, note.name))
+
+    def _visit_module_member(self, node: cst.Attribute, qualified: str) -> bool:
+        """Replace a member of an imported module: `zenml.config.DockerSettings`. Returns whether to visit its parts."""
+        local = _leftmost(node)
+        if local is None:
+            return True
+        if qualified.startswith("zenml.config.") and fate_of(qualified.rpartition(".")[0]).name == "config":
+            self._visit_config_member(node, qualified, local)
+        if local not in self.bindings.modules:
+            return True
+        fate = fate_of(qualified)
+        if is_known(qualified) and fate.kind == "moved":
+            self.needed.modules.setdefault(local, set()).add(fate.module)
+            same = fate.name == qualified.rpartition(".")[2] and qualified.count(".") == 1
+            self._keeps_names[local] = self._keeps_names.get(local, True) and same
+            self.edits.expressions[node] = dotted(fate.module, fate.name)
+            self._rewritten_members[node] = local
+            if fate.message:
+                self.add_note(node, "differs", fate.name, fate.message)
+            return False
+        if is_known(qualified) or not self._has_known_prefix(node):
+            self.needed.remaining.add(local)
+            self.add_note(node, "by hand", qualified, fate.message)
+            return False
+        return True
+
+    def _visit_config_member(self, node: cst.Attribute, qualified: str, local: str) -> None:
+        """Replace `config.StepRetryConfig` of `from zenml import config`."""
+        if local in self.bindings.modules or not isinstance(node.value, cst.Name):
+            return
+        fate = fate_of(qualified)
+        if fate.kind != "moved":
+            self.add_note(node, "by hand", node.attr.value, fate.message)
+        elif fate.name != node.attr.value:
+            self.edits.expressions[node] = node.with_changes(attr=cst.Name(fate.name))
+
+    def _has_known_prefix(self, node: cst.Attribute) -> bool:
+        """Whether a table has a row for a leading part of a dotted name."""
+        inside = node.value
+        while isinstance(inside, cst.Attribute):
+            if is_known(self._qualified(inside)):
+                return True
+            inside = inside.value
+        return False
+
+    def _visit_instance_member(self, node: cst.Attribute) -> bool:
+        """Replace an attribute of a Client or of the step's context. Returns whether to visit its parts."""
+        path = _path(node)
+        base = path[0]
+        name = self._class_of(base)
+        if name == "Client":
+            self._visit_client(node, base)
+        elif name == zenml.CONTEXT:
+            return self._visit_context(node, path)
+        return True
+
+    def _visit_client(self, node: cst.Attribute, base: cst.BaseExpression | str) -> None:
+        method = node.attr.value
+        if node.value is not base or method in _CLIENT_MEMBERS:
+            return
+        if method in zenml.CLIENT:
+            self.edits.expressions[node.attr] = cst.Name(zenml.CLIENT[method])
+            self.add_note(
+                node, "differs", method, f"is `{zenml.CLIENT[method]}` here: docs/guide/client.md has its arguments"
+            )
+        else:
+            self.add_note(node, "by hand", f"Client.{method}", "docs/guide/client.md has what there is to read")
+
+    def _visit_context(self, node: cst.Attribute, path: Sequence[cst.BaseExpression | str]) -> bool:
+        """Replace an attribute of the step's context, from its outermost name. Returns whether to visit its parts."""
+        if self._is_inner(node):
+            return True
+        attributes = ".".join(str(name) for name in path[1:])
+        inner: cst.BaseExpression = node
+        while isinstance(inner, cst.Attribute) and attributes not in zenml.CONTEXT_PATHS:
+            inner, attributes = inner.value, attributes.rpartition(".")[0]
+        if isinstance(inner, cst.Attribute):
+            base = path[0]
+            assert isinstance(base, cst.BaseExpression)
+            if isinstance(base, cst.Call):
+                self._replace_context_call(base, base.func)
+                base = self.edits.expressions[base]
+            self.edits.expressions[inner] = cst.Attribute(value=base, attr=cst.Name(zenml.CONTEXT_PATHS[attributes]))
+            return False
+        if path[1] not in _CONTEXT_MEMBERS:
+            name = f"context.{'.'.join(map(str, path[1:]))}"
+            self.add_note(node, "by hand", name, "docs/guide/context.md has what a step knows of itself")
+        return True
+
+    def _replace_context_call(self, node: cst.Call, function: cst.BaseExpression) -> None:
+        local = _leftmost(function)
+        if local is not None and local in self.bindings.modules:
+            self.needed.modules.setdefault(local, set()).add("stoker")
+            self._keeps_names[local] = False
+            self.edits.expressions[node] = dotted("stoker", "context")
+        else:
+            self.edits.expressions[node] = cst.Name(self.needed.context)
+
+    def _is_inner(self, node: cst.Attribute) -> bool:
+        parent = self.get_metadata(metadata.ParentNodeProvider, node, None)
+        return isinstance(parent, cst.Attribute) and parent.value is node
+
+    def _class_of(self, base: cst.BaseExpression | str) -> str:
+        """ "Client" or "get_step_context" for a call of it and for a name that holds its result; empty otherwise."""
+        if isinstance(base, cst.Call):
+            return self._qualified(base.func).rpartition(".")[2] if self._qualified(base.func) else ""
+        if isinstance(base, cst.Name):
+            return self.bindings.instances.get(base.value, "")
+        return ""
+
+    def _is_step(self, node: cst.BaseExpression) -> bool:
+        return isinstance(node, cst.Name) and node.value in self.bindings.steps
+
+    def _qualified(self, node: cst.CSTNode) -> str:
+        if isinstance(node, cst.Attribute) and _leftmost(node) is None:
+            return ""  # libcst resolves `get().name` to the name of the function `get`
+        names = self.get_metadata(metadata.QualifiedNameProvider, node, set())
+        return qualified_name(names, flows=self.bindings.flows)
+
+    def _line(self, node: cst.CSTNode) -> int:
+        return int(self.get_metadata(metadata.PositionProvider, node).start.line)
+
+
+def _leftmost(node: cst.BaseExpression) -> str | None:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else None
+
+
+def _path(node: cst.Attribute) -> Sequence[cst.BaseExpression | str]:
+    """`a().b.c` as the expression `a()` and its attributes `b`, `c`."""
+    names: list[str] = []
+    value: cst.BaseExpression = node
+    while isinstance(value, cst.Attribute):
+        names.insert(0, value.attr.value)
+        value = value.value
+    return [value, *names]
