@@ -147,10 +147,11 @@ from stoker.flow import FlowSpec, Parameter, current, step, torchrun
 
 class Ranks(FlowSpec):
     fail = Parameter("fail", default=False)
+    nodes = Parameter("nodes", default=2)
 
     @step
     def start(self):
-        self.next(self.train, num_parallel=2)
+        self.next(self.train, num_parallel=self.nodes)
 
     @torchrun(nproc_per_node=2)
     @step
@@ -192,7 +193,7 @@ def test_ranks_by_torchrun_on_every_node(project: Any) -> None:
     train = project.client().runs()[0].steps["train"]
     words = {line.text for line in train.logs() if line.text.startswith("w rank")}
     assert words == {f"w rank {rank} of 4" for rank in range(4)}
-    failed = project.run("flow.py", "run", "--fail", "true", code=1, timeout=240)
+    failed = project.run("flow.py", "run", "--fail", "true", "--nodes", "1", code=1, timeout=240)
     assert "torchrun ended with exit code" in failed.stderr
 
 

@@ -86,7 +86,7 @@ class Caught(FlowSpec):
         self.next(self.train, num_parallel=2)
 
     @catch(var="failure")
-    @timeout(seconds=3)
+    @timeout(seconds=10)
     @step
     def train(self):
         if current.parallel.node_index and self.foreach_stack()[0][2] == 2:
