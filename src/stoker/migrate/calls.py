@@ -5,7 +5,6 @@ Each function inspects one call and puts the changes into `Edits`; `migrate.rewr
 
 from __future__ import annotations
 
-import re
 from typing import Any, Callable, Final, Mapping, TypeGuard
 
 import attrs
@@ -20,8 +19,6 @@ from stoker.migrate.names import Level
 from stoker.settings.options import OPTIONS
 
 AddNote = Callable[[cst.CSTNode, Level, str, str], None]
-
-_ZENML_ITSELF: Final = re.compile(r"zenml\s*(\[[^\]]*\])?\s*([=<>!~].*)?")
 
 
 @attrs.define
@@ -68,7 +65,7 @@ def edit_docker_settings(call: cst.Call, edits: Edits, add_note: AddNote) -> Non
             continue
         for element in arg.value.elements:
             text = literal(element.value)
-            if isinstance(text, str) and _ZENML_ITSELF.fullmatch(text.strip()):
+            if isinstance(text, str) and zenml.ITSELF.fullmatch(text.strip()):
                 edits.elements.add(element)
                 add_note(element, "differs", text, "taken out: Stoker brings itself into the images that it builds")
 

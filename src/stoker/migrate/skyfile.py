@@ -30,18 +30,8 @@ _TASK: Final = re.compile(r"^(run|setup|resources|num_nodes|file_mounts|workdir)
 _NO_TASK: Final = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
 _FIELDS: Final = frozenset(
     {
-        *(
-            "infra",
-            "cloud",
-            "region",
-            "zone",
-            "instance_type",
-            "accelerator_args",
-            "job_recovery",
-            "disk_tier",
-            "ports",
-        ),
-        *("network_tier", "local_disk", "labels", "any_of", "ordered", "image_id", "max_hourly_cost"),
+        *("infra", "cloud", "region", "zone", "instance_type", "accelerator_args", "job_recovery", "disk_tier"),
+        *("ports", "network_tier", "local_disk", "labels", "any_of", "ordered", "image_id", "max_hourly_cost"),
     }
 )
 """Words of `resources` that are fields of SkypilotSettings."""
