@@ -357,7 +357,7 @@ MISTAKES = {
     "deletes": ("del self.nothing", "no such artifact"),
     "generates": ("self.letters = (one for one in 'abc')", "'letters'"),
     "locks": ("self.lock = threading.Lock()", "'lock'"),
-    "way": ("self.way = 3", "the switch has no such case"),
+    "switch": ("self.way = 3", "the switch has no such case"),
     "unset": ("", "foreach='items', but self.items was not set"),
     "empty": ("self.items = []", "is empty"),
     "keyed": ("self.items = {'a': 1}", "is a dict, which has keys and values"),
@@ -391,7 +391,7 @@ def test_mistakes_at_run_time_are_said_and_other_branches_go_on(project: Any) ->
     text = "import threading\nfrom stoker.flow import FlowSpec, step\n\nclass Mistakes(FlowSpec):\n"
     text += f"    @step\n    def start(self):\n        self.next({goes})\n"
     for name, (body, _) in MISTAKES.items():
-        on = "{1: self.one, 2: self.two}, condition='way'" if name == "way" else "self.meet"
+        on = "{1: self.one, 2: self.two}, condition='way'" if name == "switch" else "self.meet"
         if name in FOREACHES:
             on = f"self.{name}_each, foreach='items'"
             text += f"    @step\n    def {name}_each(self):\n        self.next(self.{name}_join)\n"
