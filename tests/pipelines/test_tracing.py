@@ -378,15 +378,6 @@ def test_pipeline_arguments_are_checked() -> None:
         flow.trace()  # type: ignore[call-arg]
 
 
-def test_a_long_pipeline_is_linear() -> None:
-    def body() -> None:
-        value = loose(0)
-        for _ in range(5000):
-            value = loose(value)
-
-    assert len(traced(body).nodes) == 5001
-
-
 # Pipelines inside pipelines
 
 

@@ -11,7 +11,7 @@ import pytest
 MANY, MANY_OF_THE_LONG_FORM = 1_500, 10_000
 EMPTY, EACH = 36 * 2**20, 12_000
 """Bytes that the driver's memory may reach, and how many more for each step."""
-SIZES = (40, 120, 320)
+SIZES = (80, 240, 640)
 """What a step more costs between the first two and between the last two is compared: starting up costs the same."""
 GROWTH = 1.5
 """By how much that may seem to grow: how often the driver wakes up differs from run to run. Squares would make it 3."""
