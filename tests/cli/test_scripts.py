@@ -112,7 +112,14 @@ def write(project: Any, head: str, value: str, end: str, name: str = "train.py")
     project.write({name: head + STEPS.format(value=value) + end, "lib/beside.py": "LR = 3.0\n", "lib/lr.txt": "3.0"})
 
 
-@pytest.mark.parametrize("kind", RUNS)
+LONG = (
+    *("argparse under the guard, in a global", "sys.argv in the step", "optparse", "a dataclass of arguments"),
+    *("click that is called without a guard", "sys.exit(main()) without a guard", "an exported notebook"),
+)
+"""Kinds of which another one stays in the short form that is read in the same way."""
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long if kind in LONG else ()) for kind in RUNS])
 def test_a_script_runs_as_it_is(kind: str, project: Any) -> None:
     write(project, *RUNS[kind])
     reads = any(word in "".join(RUNS[kind]) for word in ("argv", "argparse", "optparse"))

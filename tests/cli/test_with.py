@@ -106,7 +106,11 @@ def test_a_set_is_stronger(two: Any) -> None:
 )
 def test_mistakes(words: list[str], message: str, two: Any) -> None:
     assert message in two("run", "train.py", *words, code=2).stderr
-    assert message in two.project.run("train.py", *words, code=2).stderr
+
+
+def test_a_script_by_itself_refuses_the_same(two: Any) -> None:
+    for words, message in ((["--with", "slrum"], "did you mean 'slurm'?"), (["--detach=maybe"], "takes no value")):
+        assert message in two.project.run("train.py", *words, code=2).stderr
 
 
 @pytest.mark.parametrize("name", ["batch", "aws_batch"])

@@ -12,7 +12,7 @@ from tests.fuzz.inputs import DIGITS
 from tests.fuzz.outcome import Outcome, feed, give
 from tests.fuzz.parsers import PARSERS
 
-INPUTS, INPUTS_OF_THE_LONG_FORM = 100, 500
+INPUTS, INPUTS_OF_THE_LONG_FORM = 40, 500
 """Inputs of a parser, of which it gets its `share`; all five hundred take half a minute."""
 BROKE: dict[str, list[Any]] = {
     "size": ["0" * 5000 + "1GB", 10**400, "1.5GiB" + "a" * 30_000],
