@@ -19,8 +19,7 @@ from tests.report.test_live import PROGRAM
 
 from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.core.devices import Device, Inventory
-from stoker.report.machine import DeviceUse, HostUse, MachineUse, StackNodes, StepUse
-from stoker.report.top import draw
+from stoker.report.machine import DeviceUse, HostUse, MachineUse, StackNodes, StepUse, draw
 
 STOKER = str(Path(sys.executable).with_name("stoker"))
 

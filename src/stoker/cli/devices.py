@@ -28,6 +28,7 @@ from stoker.report.machine import (
     NodeWatch,
     by_device,
     document,
+    draw,
     entries,
     ledger_of,
     left_out,
@@ -36,7 +37,6 @@ from stoker.report.machine import (
     version_text,
 )
 from stoker.report.streams import control, echo, say, unpainted, write
-from stoker.report.top import draw
 from stoker.worker.survivors import process_text
 
 HEADERS = ("index", "model", "slice", "memory", "capability", "links", "numa", "leased to", "used by", "uuid", "name")

@@ -115,11 +115,6 @@ def step_page(store: Store, run: Run, key: str, *, node: int | None = None) -> s
     )
 
 
-def file_name(run: Run, key: str) -> str:
-    """The default name of a page's file."""
-    return _UNSAFE.sub("-", f"{run.pipeline}-{run.id}-{key}.html")
-
-
 def write(text: str, output: str | None, *, name: str) -> None:
     """Write a page to a file, atomically, and print its path; or print the page if `output` is "-"."""
     if output == STDOUT:
@@ -180,10 +175,10 @@ def report(*, run_id: str, step: str | None, gpu: bool, output: str | None, clie
         from stoker.report.runreport import run_report
 
         run.find_lost_driver()
-        write(run_report(client.store, run), output, name=_file_name(run.pipeline, run.id))
+        write(run_report(client.store, run), output, name=file_name(run))
         return
     if not gpu:
-        write(step_page(client.store, run, step), output, name=_file_name(run.pipeline, run.id, step))
+        write(step_page(client.store, run, step), output, name=file_name(run, step))
         return
     from stoker.report.runreport import gpu_profile
 
@@ -198,11 +193,12 @@ def report(*, run_id: str, step: str | None, gpu: bool, output: str | None, clie
             missing_reason(shown, None, accelerator_request(client.store, shown)),
             fix=f"`stoker gpu {run_id}` lists the steps that held some",
         )
-    write(page, output, name=_file_name(run.pipeline, run.id, step, "gpu"))
+    write(page, output, name=file_name(run, step, "gpu"))
 
 
-def _file_name(*parts: str) -> str:
-    return _UNSAFE.sub("-", f"{'-'.join(parts)}.html")
+def file_name(run: Run, *parts: str) -> str:
+    """The default name of a page's file."""
+    return _UNSAFE.sub("-", f"{'-'.join((run.pipeline, run.id, *parts))}.html")
 
 
 @click.command("gpu")

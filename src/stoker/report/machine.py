@@ -1,9 +1,10 @@
-"""This machine's accelerators as `stoker devices` and the pages show them: who holds them, who waits, who uses them.
-
-Also what the machine does now, for `stoker top`.
+"""What this machine does now: who holds its accelerators, who waits, who uses them, what steps and their ranks do; and
+how `stoker top` draws it.
 
 What a step's monitor measured is read from its file. Only devices that no monitor watches are asked themselves, and
-only of steps without a monitor the processes are read here. A stack's nodes are asked of its platforms.
+only of steps without a monitor the processes are read here. A stack's nodes are asked of its platforms. Ranks are not
+asked: a rank's process is known by its name, and its trail (`worker.evidence`) by its mapping in /proc. A share of time
+is that since the look before, and since the rank's start at the first look.
 """
 
 from __future__ import annotations
@@ -11,25 +12,27 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Final, Iterable, Mapping, Sequence
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker import stacks
-from stoker.backends.base.backend import PlatformNode
+from stoker.backends.base.backend import NodeDevices, PlatformNode
 from stoker.backends.base.leasing import samples_path
 from stoker.backends.registry import BACKENDS
 from stoker.client import Client, Run
+from stoker.client.metrics import Usage
 from stoker.client.placements import LeftOut, Placement, recently_left_out
 from stoker.core.codec import to_json
 from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import BackendError, StokerError
 from stoker.core.values import frozen
+from stoker.core.words import count_text, memory_text, time_text
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import processes
 from stoker.devices.processtree import Tree
 from stoker.devices.samples import LatestSample, latest
-from stoker.report.rankuse import RankUse, RankWatch, slowest_text
+from stoker.report.live import columns_of, cut, pad
 from stoker.report.streams import say
 from stoker.stacks import Stack
 from stoker.store.store import open_store
@@ -37,7 +40,90 @@ from stoker.system import LINUX, system
 from stoker.vendors.base import Meter
 from stoker.vendors.registry import by_vendor
 from stoker.worker.beside import name_of
+from stoker.worker.evidence import FORWARD, read_trail
+from stoker.worker.processes import process_of
 from stoker.worker.survivors import Survivors
+
+_TRAIL: Final = ".trail"
+_WAITED: Final = 0.5
+"""Seconds in an operation from which on it is named."""
+
+
+@frozen(kw_only=True)
+class RankUse:
+    """A rank that runs, and what it does; None for what is not known."""
+
+    rank: int
+    pid: int
+    cpus: float | None = None
+    """Cores in use, by it and what it started."""
+    memory: int | None = None
+    """Bytes."""
+    waits: float | None = None
+    """The share of its time, from 0 to 1, that it spends in collective operations and in waiting for others in backward
+    passes."""
+    batches: int = 0
+    """Forward passes of DistributedDataParallel so far."""
+    operation: str = ""
+    """The collective operation in which it is, and the user's line."""
+    devices: tuple[str, ...] = ()
+    """UUIDs of the devices that its processes use."""
+
+
+def slowest_text(ranks: Sequence[RankUse]) -> str:
+    """The slowest rank and the imbalance, in the words of a step that is over; empty where there is none."""
+    return Usage(rank_waits={one.rank: one.waits for one in ranks if one.waits is not None}).imbalance_text
+
+
+class RankWatch:
+    """Looks at ranks again and again."""
+
+    def __init__(self) -> None:
+        self._trees: dict[int, Tree] = {}
+        self._cpu: dict[int, tuple[float, float]] = {}
+        self._waited: dict[int, tuple[float, float]] = {}
+
+    def look(self, ranks: Mapping[int, int], users: Mapping[str, Iterable[int]]) -> tuple[RankUse, ...]:
+        """The ranks (number → pid) now; `users` are the pids on each device."""
+        return tuple(self._look(rank, pid, users) for rank, pid in sorted(ranks.items()))
+
+    def forget(self, living: Iterable[int]) -> None:
+        """Forget what is known of processes that are not among these."""
+        kept = set(living)
+        for known in (self._trees, self._cpu, self._waited):
+            for pid in known.keys() - kept:
+                del known[pid]
+
+    def _look(self, rank: int, pid: int, users: Mapping[str, Iterable[int]]) -> RankUse:
+        tree = self._trees.setdefault(pid, Tree(pid))
+        reading, now = tree.read(), time.time()
+        operations, waited = read_trail(trail_of(pid))
+        running = next((one for one in operations[-1:] if not one.ended), None)
+        if running is not None and running.name != FORWARD:
+            waited += max(0.0, now - running.began)
+        since, before = self._waited.get(pid, (process_of(pid)["started"], 0.0))
+        self._waited[pid] = now, waited
+        last, spent = self._cpu.get(pid, (0.0, 0.0))
+        if reading.cpu is not None:
+            self._cpu[pid] = now, reading.cpu
+        named = running is not None and running.name != FORWARD and now - running.began >= _WAITED
+        return RankUse(
+            rank=rank,
+            pid=pid,
+            cpus=max(0.0, reading.cpu - spent) / (now - last) if reading.cpu is not None and 0 < last < now else None,
+            memory=reading.memory,
+            waits=min(1.0, max(0.0, waited - before) / max(0.001, now - since)) if operations else None,
+            batches=max((one.number for one in operations if one.name == FORWARD), default=0),
+            operation=f"{running.name} ({running.place})" if named and running is not None else "",
+            devices=tuple(uuid for uuid, pids in users.items() if not tree.members.isdisjoint(pids)),
+        )
+
+
+def trail_of(pid: int) -> str:
+    """The file of a rank's trail, as this process can open it; empty where it has none, or may not be looked at."""
+    lines = system.kernel_file(f"{pid}/maps").decode("utf-8", "replace").splitlines()
+    path = next((line.split(maxsplit=5)[-1] for line in lines if line.endswith(_TRAIL)), "")
+    return f"/proc/{pid}/root{path}" if os.path.isabs(path) else ""
 
 
 def entries(inventory: Inventory) -> Sequence[Entry]:
@@ -514,3 +600,162 @@ def _words(entry: Entry) -> str:
 
 def _epoch(moment: Any) -> float | None:
     return None if moment is None else float(moment.timestamp())
+
+
+Paint = Callable[[str, str], str]
+"""A text in an ANSI colour."""
+_BAR: Final = 10
+_ELASTIC: Final = "step"
+"""The column that is cut for the sake of the figures behind it."""
+_LEAST_NAME: Final = 20
+"""Columns of a name that is cut."""
+_NO_LIMIT: Final = 1_000_000
+_RIGHT: Final = frozenset(
+    {"util", "cpus", "memory", "power", "temp", "index", "time", "processes", "nodes", "rank", "waits", "batches"}
+)
+"""Columns of figures."""
+_LEAST: Final = 3
+"""Lines of a section that are shown however low the terminal is."""
+
+
+def draw(use: MachineUse, *, paint: Paint, width: int = _NO_LIMIT, height: int = _NO_LIMIT) -> list[str]:
+    """The lines, each of at most `width` columns; where `height` is too low, sections end with how many are missing."""
+    sections = [section for section in _sections(use) if section[1]]
+    used = 1 + sum(2 + len(rows) for _, rows, _ in sections)
+    lines = [cut(_host(use), width)]
+    for number, (headers, rows, noun) in enumerate(sections):
+        over = max(0, used - height)
+        room = max(_LEAST, len(rows) - over - 1) if over else len(rows)
+        # The largest section gives way first: the others are short.
+        shown = rows if len(rows) <= room or len(rows) < max(len(one[1]) for one in sections[number:]) else rows[:room]
+        used -= len(rows) - len(shown)
+        lines.append("")
+        lines += _table(headers, shown, width=width, paint=paint)
+        if len(shown) < len(rows):
+            lines.append(paint(cut(f"… and {count_text(len(rows) - len(shown), f'more {noun}')}", width), "2"))
+    for one in use.steps:
+        if text := slowest_text(one.ranks):
+            lines.append(paint(cut(f"{one.run} {one.key}: {text}", width), "33"))
+    for attempt, why in use.waiting:
+        lines.append(paint(cut(f"{attempt} waits: {why}", width), "33"))
+    lines += [paint(cut(f"{one.part}: {one.problem}", width), "31") for one in use.nodes if one.problem]
+    if use.problem:
+        lines.append(paint(cut(f"steps are not known: {use.problem}", width), "31"))
+    return lines[:height]
+
+
+Section = tuple[Sequence[str], list[tuple[str, ...]], str]
+"""Headers, rows, and what a row is."""
+
+
+def _sections(use: MachineUse) -> Iterator[Section]:
+    headers: Sequence[str] = ("index", "device", "util", "", "memory", "power", "temp", "leased to")
+    yield headers, [_device_row(one) for one in use.devices], "device"
+    index = {one.device.uuid: f"{one.device.model} {one.device.index}" for one in use.devices}
+    headers = ("run", "step", "time", "cpus", "memory", "processes", "devices", "on")
+    yield headers, [_step_row(one, index) for one in use.steps], "step"
+    headers = ("rank", "cpus", "memory", "waits", "batches", "devices", "in", "of")
+    busy = {
+        one.device.uuid: index[one.device.uuid] + ("" if one.utilization is None else f" {one.utilization:.0f} %")
+        for one in use.devices
+    }
+    yield headers, [_rank_row(rank, one, busy) for one in use.steps for rank in one.ranks], "rank"
+    headers = ("node", "state", "cpus", "memory", "accelerators", "in", "of")
+    yield headers, [_node_row(node, part) for part in use.nodes for node in part.nodes], "node"
+
+
+def _host(use: MachineUse) -> str:
+    host = use.host
+    parts = [
+        f"cpu {host.busy:.0f} % of {count_text(host.cpus, 'core')}",
+        f"memory {memory_text(host.memory_used)} of {memory_text(host.memory)}",
+        f"load {host.load:.1f}",
+        count_text(len(use.devices), "device") + (" (simulated)" if use.inventory.simulated else ""),
+        f"{count_text(len(use.steps), 'step')} running",
+    ]
+    return "  ".join(parts)
+
+
+def _device_row(use: DeviceUse) -> tuple[str, ...]:
+    device = use.device
+    percent = use.utilization
+    used, whole = use.memory, device.memory
+    memory = memory_text(used) if used is not None else "-"
+    users = ", ".join(f"pid {pid}" for pid in use.users)
+    return (
+        str(device.index),
+        f"{device.model} {device.slice}".strip(),
+        "-" if percent is None else f"{percent:.0f} %",
+        "" if percent is None else _bar(percent),
+        f"{memory} of {memory_text(whole)}" if whole else memory,
+        "-" if use.power is None else f"{use.power:.0f} W",
+        "-" if use.temperature is None else f"{use.temperature:.0f} °C",
+        ", ".join(use.leases) or (f"no lease: {users}" if users else "free"),
+    )
+
+
+def _bar(percent: float) -> str:
+    return ("━" * round(_BAR * min(100.0, max(0.0, percent)) / 100)).ljust(_BAR, "─")
+
+
+def _step_row(use: StepUse, index: dict[str, str]) -> tuple[str, ...]:
+    again = f" #{use.attempt}" if use.attempt > 1 else ""
+    return (
+        use.run,
+        f"{use.pipeline} {use.key}{again}",
+        "-" if use.seconds is None else time_text(use.seconds),
+        "-" if use.cpus is None else f"{use.cpus:.2f}",
+        "-" if use.memory is None else memory_text(use.memory),
+        "-" if use.processes is None else str(use.processes),
+        ", ".join(index.get(uuid, uuid) for uuid in use.devices),
+        use.node or "this machine",
+    )
+
+
+def _rank_row(use: RankUse, step: StepUse, index: dict[str, str]) -> tuple[str, ...]:
+    return (
+        str(use.rank),
+        "-" if use.cpus is None else f"{use.cpus:.2f}",
+        "-" if use.memory is None else memory_text(use.memory),
+        "-" if use.waits is None else f"{use.waits:.0%}",
+        str(use.batches) if use.batches else "",
+        ", ".join(index.get(uuid, uuid) for uuid in use.devices),
+        use.operation,
+        f"{step.run} {step.key}",
+    )
+
+
+def _node_row(node: PlatformNode, part: StackNodes) -> tuple[str, ...]:
+    return (
+        node.name if node.count == 1 else f"{node.name} ({node.count} nodes)",
+        node.state,
+        "-" if node.cpus is None else f"{node.cpus:g}",
+        "-" if node.memory is None else memory_text(node.memory),
+        ", ".join(map(devices_text, node.devices)),
+        node.group,
+        part.part,
+    )
+
+
+def devices_text(devices: NodeDevices) -> str:
+    """ "8 H100, 3 free"."""
+    free = "" if devices.free is None else f", {devices.free:g} free"
+    return f"{devices.count:g} {devices.model}{free}"
+
+
+def _table(headers: Sequence[str], rows: Sequence[tuple[str, ...]], *, width: int, paint: Paint) -> Iterator[str]:
+    """Aligned columns; those without any text are left out."""
+    columns = [number for number in range(len(headers)) if any(row[number] for row in rows)]
+    widths = {number: max(columns_of(text[number]) for text in (headers, *rows)) for number in columns}
+    over = sum(widths.values()) + 2 * (len(columns) - 1) - width
+    for number in (number for number in columns if headers[number] == _ELASTIC and over > 0):
+        widths[number] = max(_LEAST_NAME, widths[number] - over)
+    for place, row in enumerate((headers, *rows)):
+        cells = []
+        for number in columns:
+            room = widths[number]
+            text = cut(row[number], room)
+            filled = " " * (room - columns_of(text)) + text if headers[number] in _RIGHT else pad(text, room)
+            cells.append(filled)
+        line = cut("  ".join(cells).rstrip(), width)
+        yield paint(line, "1") if place == 0 else line

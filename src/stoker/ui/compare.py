@@ -11,8 +11,7 @@ from attrs import evolve
 
 from stoker.client import Run
 from stoker.client.metrics import Metrics
-from stoker.client.sweeps import SweepRecord
-from stoker.client.variants import Choice, Variant, chosen_variants
+from stoker.client.variants import Choice, SweepRecord, Variant, chosen_variants
 from stoker.core.errors import UsageError
 from stoker.core.plan import Plan
 from stoker.core.receipt import model_text

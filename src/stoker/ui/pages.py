@@ -14,16 +14,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from stoker.client import Client, Output, Run, Step
 from stoker.client.logs import last_attempt
 from stoker.client.runs import running_keys, step_status
-from stoker.client.sweeps import sweep_of
-from stoker.client.variants import Variant, element_variants, run_variants
+from stoker.client.variants import Variant, element_variants, run_variants, sweep_of
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
 from stoker.core.words import count_text, time_text
 from stoker.report import cards, machine
-from stoker.report.figures import MOST, metrics_part
+from stoker.report.figures import MOST, metrics_part, sweep_facts
+from stoker.report.machine import devices_text
 from stoker.report.runreport import plan_of
-from stoker.report.sweeps import sweep_facts
-from stoker.report.top import devices_text
 from stoker.store.registry import ArtifactRow
 from stoker.ui import access as rules
 from stoker.ui import actions, artifacts, compare, rendering, runview, streams

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, Iterator, Mapping, Sequence
 
 import attrs
-from packaging.specifiers import SpecifierSet
 
 from stoker.core.receipt import Fact, UnknownFact
 from stoker.plan.components.base import Evidence, ProofComponent, no_facts, problem_finding
@@ -16,9 +15,10 @@ from stoker.plan.components.releases import (
     driver_fits,
     libraries_fit,
     python_fits,
+    release_of,
     releases_component,
 )
-from stoker.plan.requirements import numbers, satisfies
+from stoker.plan.requirements import numbers
 from stoker.plan.rules import PlanFacts, StepDistribution
 from stoker.vendors.builds import Version, dotted
 
@@ -77,14 +77,7 @@ def check(facts: PlanFacts, items: Sequence[StepDistribution]) -> Iterator[Evide
         target = build.target or "devices that are not known"
         yield UnknownFact(component="jax", reason=f"jax {build.version} is for {target}".replace("  ", " "))
         return
-    row = next(
-        (
-            row
-            for row in PLUGINS.get(build.cuda[0], ())
-            if item.version and satisfies(item.version, SpecifierSet(row.versions))
-        ),
-        None,
-    )
+    row = release_of(facts, item, PLUGINS.get(build.cuda[0], ()))
     if row is None:
         yield no_facts(item, f"with CUDA {dotted(build.cuda)}")
         return

@@ -100,31 +100,23 @@ def check_releases(
 ) -> Iterator[Evidence]:
     """What is known of each distribution's release."""
     for item in items:
-        known = release_of(facts, item, table[item.name])
-        if known is None:
-            yield no_facts(item)
-        else:
-            yield from judge_release(facts, *known)
+        row = release_of(facts, item, table[item.name])
+        yield from judge_release(facts, item, row) if row is not None else [no_facts(item)]
 
 
-def release_of(
-    facts: PlanFacts, item: StepDistribution, rows: Iterable[Release]
-) -> tuple[StepDistribution, Release] | None:
-    """The distribution, and the row about its release.
+def release_of(facts: PlanFacts, item: StepDistribution, rows: Iterable[Release]) -> Release | None:
+    """The row about a distribution's release.
 
     A release that is not pinned is known only if torch is, and the row requires just that torch: an installer takes the
     newest release that fits the pin.
     """
     if item.version:
-        row = next((row for row in rows if satisfies(item.version, SpecifierSet(row.versions))), None)
-        return None if row is None else (item, row)
+        return next((row for row in rows if satisfies(item.version, SpecifierSet(row.versions))), None)
     torch = facts.package("torch")
     if torch is None or not torch.build.version or not torch.sure:
         return None
     fitting = [row for row in rows if row.torch and satisfies(torch.build.release, SpecifierSet(row.torch))]
-    if not fitting or "==" not in fitting[-1].torch:
-        return None
-    return item, fitting[-1]
+    return fitting[-1] if fitting and "==" in fitting[-1].torch else None
 
 
 def judge_release(facts: PlanFacts, item: StepDistribution, row: Release) -> Iterator[Evidence]:

@@ -378,18 +378,7 @@ _VISION_BEHIND: Final = 15
 """torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on."""
 VISION_UNPINNED: Final = (0, 29, 2)
 """The first torchvision whose wheel requires no single release of torch: its Requires-Dist takes 2.14 and 2.15."""
-_VISION_1: Final[Mapping[tuple[int, ...], tuple[int, ...]]] = {
-    (0, 5): (1, 4),
-    (0, 6): (1, 5),
-    (0, 7): (1, 6),
-    (0, 8): (1, 7),
-    (0, 9): (1, 8),
-    (0, 10): (1, 9),
-    (0, 11): (1, 10),
-    (0, 12): (1, 11),
-    (0, 13): (1, 12),
-    (0, 14): (1, 13),
-}
+_VISION_1: Final = {(0, minor): (1, minor - 1) for minor in range(5, 15)}
 """Release of torchvision → that of torch."""
 
 TRITON: Final[Mapping[str, str]] = {
