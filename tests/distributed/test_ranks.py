@@ -33,7 +33,7 @@ def seen(array, table, text, flag, given, missing, count, names):
         "checkpoints": str(context.checkpoint_dir), "should_stop": context.should_stop,
         "mapped": isinstance(array, np.memmap) or isinstance(array.base, np.memmap), "sum": float(array.sum()),
         "table": table, "text": text, "flag": flag, "given": given, "missing": missing, "count": count,
-        "names": names, "folder": os.getcwd(), "pid": os.getpid(),
+        "names": names, "folder": os.getcwd(), "pid": os.getpid(), "NODE_RANK": os.environ["NODE_RANK"],
     }
 
 @step(cache=False, launch=plain(1, outputs="all"))
@@ -110,7 +110,7 @@ def test_every_rank_has_the_inputs_and_knows_its_place(
     assert [one["rank"] for one in found] == list(range(size))
     for rank, one in enumerate(found):
         assert (one["local_rank"], one["world_size"], one["local_world_size"]) == (rank, size, size)
-        assert (one["node"], one["nodes"], one["is_main"]) == (0, 1, rank == 0)
+        assert (one["node"], one["NODE_RANK"], one["nodes"], one["is_main"]) == (0, "0", 1, rank == 0)
         assert (one["step"], one["attempt"], one["should_stop"]) == (key, 1, False)
         assert f"rank {rank} of {size}" in one["repr"]
         assert one["sum"] == float(sum(range(300_000))) or abs(one["sum"] / sum(range(300_000)) - 1) < 1e-5
