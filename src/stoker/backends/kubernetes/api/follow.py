@@ -486,7 +486,7 @@ _METADATA: Final = (
 _CONTAINER: Final = ("name", "image", "resources", "restartPolicy", "volumeMounts")
 _STATUS: Final = ("phase", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
 _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
-_CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount", "image")
+_CONTAINER_STATUS: Final = ("name", "state", "restartCount", "image")
 _UNREAD: Final = ("volumes", "ephemeralContainers")
 _MOST: Final = 4096
 """Specs of which equal ones are found: those of a Job come together."""
