@@ -73,6 +73,7 @@ def test_a_run_that_comes_while_the_last_one_leaves_keeps_them(
     assert len(names(cluster)) == 2
 
 
+@pytest.mark.long
 def test_many_runs_come_and_go(cluster: LocalCluster, bundle: str) -> None:
     """A run that has brought the worker finds it for as long as it stays."""
     missing: list[str] = []

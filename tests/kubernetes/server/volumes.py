@@ -17,7 +17,7 @@ from pathlib import Path
 
 from attrs import define, frozen
 from tests.kubernetes.server.access import Access
-from tests.kubernetes.server.objects import CLAIMS, CONFIG_MAPS, SECRETS, Object, Resource, amount
+from tests.kubernetes.server.objects import CLAIMS, CONFIG_MAPS, SECRETS, Object, Resource
 from tests.kubernetes.server.world import World
 
 
@@ -81,10 +81,6 @@ class Volumes:
         for mount in container.get("volumeMounts", []):
             volume = next(each for each in self.pod["spec"]["volumes"] if each["name"] == mount["name"])
             place = self._place(volume)
-            if inner := mount.get("subPath"):
-                place = place / inner
-                if not place.exists():
-                    place.mkdir(parents=True)
             places[mount["mountPath"].rstrip("/") or "/"] = str(place)
         message = container["terminationMessagePath"]
         if message not in places:
@@ -111,7 +107,7 @@ class Volumes:
                     values[source.get("prefix", "") + key] = content.decode()
             for variable in container.get("env", []):
                 if "valueFrom" in variable:
-                    value = self._value(variable["valueFrom"], container, status)
+                    value = self._value(variable["valueFrom"], status)
                     if value is not None:
                         values[variable["name"]] = value
                 else:
@@ -120,11 +116,9 @@ class Volumes:
             raise NotConfigured(str(missing)) from None
         return values
 
-    def _value(self, source: Object, container: Object, status: Object) -> str | None:
+    def _value(self, source: Object, status: Object) -> str | None:
         if "fieldRef" in source:
             return self._field(source["fieldRef"]["fieldPath"], status)
-        if "resourceFieldRef" in source:
-            return _resource_field(source["resourceFieldRef"], container)
         kind, resource, shown = (
             ("secretKeyRef", SECRETS, "Secret")
             if "secretKeyRef" in source
@@ -187,8 +181,6 @@ class Volumes:
             files = self._files(CONFIG_MAPS, volume["configMap"], volume["configMap"]["name"])
         elif "secret" in volume:
             files = self._files(SECRETS, volume["secret"], volume["secret"]["secretName"])
-        elif "downwardAPI" in volume:
-            files = self._downward(volume["downwardAPI"])
         for source in volume.get("projected", {}).get("sources", []):
             files |= self._projected(source)
         place.mkdir(parents=True, exist_ok=True)
@@ -201,12 +193,8 @@ class Volumes:
         kind = source.get("type", "")
         if kind == "DirectoryOrCreate":
             place.mkdir(parents=True, exist_ok=True)
-        elif kind == "FileOrCreate":
-            place.touch()
         elif kind == "Directory" and not place.is_dir():
             raise _Missing(f"hostPath type check failed: {place} is not a directory")
-        elif kind == "File" and not place.is_file():
-            raise _Missing(f"hostPath type check failed: {place} is not a file")
         elif not kind and not place.exists():
             # The container runtime makes the missing source of a bind mount.
             place.mkdir(parents=True)
@@ -234,12 +222,7 @@ class Volumes:
         files = {}
         for item in source.get("items", []):
             path = item["fieldRef"]["fieldPath"]
-            if path in ("metadata.labels", "metadata.annotations"):
-                pairs = self.pod["metadata"].get(path.rpartition(".")[2]) or {}
-                text = "\n".join(f'{key}="{value}"' for key, value in sorted(pairs.items()))
-            else:
-                text = self._field(path, self.pod["status"])
-            files[item["path"]] = text.encode()
+            files[item["path"]] = self._field(path, self.pod["status"]).encode()
         return files
 
     def remove(self) -> None:
@@ -283,13 +266,6 @@ def expanded(text: str, values: Mapping[str, str]) -> str:
         return values.get(match[1], match[0])
 
     return re.sub(r"\$\$|\$\(([^)]+)\)", replace, text)
-
-
-def _resource_field(reference: Object, container: Object) -> str:
-    part, _, name = reference["resource"].partition(".")
-    quantity = (container.get("resources") or {}).get(part, {}).get(name, "0")
-    value = amount(quantity) / amount(reference.get("divisor", "1") or "1")
-    return str(-(-value.numerator // value.denominator))
 
 
 def size_of(folder: Path) -> int:
