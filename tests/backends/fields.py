@@ -524,6 +524,7 @@ KUBERNETES = Row(
 )
 
 KFP_SCHEMA = "tests/kubeflow/test_compile.py::test_all_that_can_be_said_is_in_the_schema"
+KFP_STRUCTURES = "tests/kubeflow/test_runs.py::test_structures_of_kfp_as_they_are_written_here"
 KFP_LOGIN = "tests/kubeflow/test_runs.py::test_devices_logins_caches_and_a_lost_answer"
 
 KUBEFLOW = Row(
@@ -552,7 +553,7 @@ KUBEFLOW = Row(
     own=pairs(
         {
             **{name: words for name, words in KUBERNETES.settings.items() if name not in ("shares_files", "pools")},
-            "host": Held("where the API is asked", by="tests/kubeflow/test_runs.py::test_a_pipeline_with_a_fan_out"),
+            "host": Held("where the API is asked", by=KFP_STRUCTURES),
             "experiment": Held("the run's experiment", by=KFP_LOGIN),
             "pipeline_root": "`pipeline_root`",
             "token": Held(
@@ -568,7 +569,7 @@ KUBEFLOW = Row(
             ),
             "patience": "how long a task waits for its order",
             "fanout": Held("pods of a fan-out", by=KFP_SCHEMA),
-            "shares_files": Held("a store that is a folder", by="tests/kubeflow/test_runs.py::test_a_killed_driver"),
+            "shares_files": Held("a store that is a folder", by=KFP_STRUCTURES),
             "namespace": Held(
                 "the profile's namespace", by="tests/kubeflow/test_api.py::test_experiments_of_a_namespace"
             ),
