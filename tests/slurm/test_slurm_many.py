@@ -19,12 +19,12 @@ def arrays(bench: Bench) -> dict[str, int]:
 
 def test_alike_jobs_are_arrays_of_no_more_tasks_than_they_may_have(bench: Bench) -> None:
     backend = bench.backend(max_array=4)
-    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(5)]
+    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(9)]
     big = bench.job("add", key="big", inputs={"a": 5, "b": 5}, resources=ResourceSettings(cpu_count=2))
     bench.over(backend, *jobs, big)
-    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 6))
-    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(5)]
-    assert sorted(arrays(bench).values()) == [1, 1, 4]
+    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 10))
+    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(9)]
+    assert sorted(arrays(bench).values()) == [1, 1, 4, 4]
 
 
 def test_one_task_of_an_array_is_cancelled(bench: Bench, tmp_path: Path) -> None:
