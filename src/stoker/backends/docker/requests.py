@@ -56,9 +56,6 @@ BUNDLE: Final = f"{INSIDE}/worker"
 """Where Stoker's worker is in such a container, if its image was not built by Stoker."""
 STOP_SECONDS: Final = 10
 """What `docker stop` waits by itself between SIGTERM and SIGKILL; the step is told a second less."""
-NONE: Final = "void"
-"""NVIDIA_VISIBLE_DEVICES of a container without devices: images say "all", and a default runtime would obey.
-https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/cmd/nvidia-container-runtime/README.md"""
 IDLE_AFTER: Final = 60.0
 """Seconds for which a container that takes several jobs waits for the next one, where nobody says."""
 SHAPE_LABEL: Final = f"{LABEL}.shape"
