@@ -70,8 +70,10 @@ slower()
 def test_ranks_of_torchrun_are_seen_while_they_run_and_give_their_values(script: Callable[[str], Lab]) -> None:
     lab = script(SLOWER)
     process = lab.start("script.py")
-    deadline, found = time.monotonic() + 120, [{"slowest": ""}]
-    while not found[0]["slowest"].startswith("rank 1 slowest, others waited up to "):
+    deadline = time.monotonic() + 120
+    found: list[Any] = [{"slowest": "", "ranks": [{"batches": 0}]}]
+    slowest = "rank 1 slowest, others waited up to "
+    while not (found[0]["slowest"].startswith(slowest) and found[0]["ranks"][0]["batches"]):
         assert time.monotonic() < deadline, found
         time.sleep(0.5)
         found = json.loads(lab.look("top", "--json"))["steps"] or found
