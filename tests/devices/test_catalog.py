@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.accelerators import GB, LINES, MODELS, SOURCES, Accelerator, model
+from stoker.core.accelerators import GB, MODELS, TABLE, Accelerator, model
 from stoker.core.errors import SettingsError
 from stoker.vendors import amd, neuron, tpu
 from stoker.vendors.nvidia import chips
@@ -112,17 +112,16 @@ def test_every_name_that_a_platform_writes_is_known() -> None:
 
 def test_every_row_has_its_source_and_means_one_chip() -> None:
     spelled: dict[str, str] = {}
-    for line in LINES.values():
-        for name, (memory, spellings, slices, source) in line.chips.items():
-            assert SOURCES[source].startswith("https://"), name
-            assert list(memory) == sorted(memory) and memory, name
-            assert MODELS[name].source == SOURCES[source]
-            for spelling in (name, *spellings.split()):
-                plain = model(spelling).name
-                assert spelled.setdefault(spelling.lower().replace("-", ""), plain) == name == plain, spelling
-            for profile in slices.split():
-                assert int(profile.partition(".")[2].removesuffix("gb")) <= memory[-1], (name, profile)
-    assert set(SOURCES) == {row[3] for line in LINES.values() for row in line.chips.values()}
+    for name, one in MODELS.items():
+        assert one.source.startswith("https://"), name
+        assert list(one.memory) == sorted(one.memory) and one.memory, name
+        for spelling in (name, *one.spellings):
+            plain = model(spelling).name
+            assert spelled.setdefault(spelling.lower().replace("-", ""), plain) == name == plain, spelling
+        for profile in one.slices:
+            assert int(profile.partition(".")[2].removesuffix("gb")) * GB <= one.memory[-1], (name, profile)
+    sources = Path(TABLE).read_text(encoding="utf-8").partition("[sources]\n")[2].partition("\n\n")[0].splitlines()
+    assert {line.partition(" | ")[2] for line in sources} == {one.source for one in MODELS.values()}
 
 
 def test_rows_of_vendors() -> None:

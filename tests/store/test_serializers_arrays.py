@@ -199,6 +199,14 @@ def test_a_tensor_tells_its_shape(blobs: Blobs) -> None:
     assert (meta["shape"], meta["dtype"]) == ([2, 3], "int8")
 
 
+def test_gradients_are_still_wanted(blobs: Blobs) -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    loaded, _ = round_trip(leaf, blobs)
+    assert loaded.requires_grad
+    parameter, _ = round_trip(torch.nn.Parameter(torch.ones(3)), blobs)
+    assert type(parameter) is torch.nn.Parameter
+
+
 def test_changes_to_a_loaded_tensor_stay_private(blobs: Blobs) -> None:
     saved = artifacts.save(TENSORS["big"], blobs)
     first = artifacts.load(saved, blobs)
