@@ -224,3 +224,14 @@ except TypeError:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("refused\n", "")
+
+
+def test_an_instance_that_waits_while_another_thread_makes_its_class_is_whole() -> None:
+    @values.frozen
+    class Waiting:
+        x: int = 1
+
+    fill = vars(Waiting)["__init__"].__get__(value := Waiting.__new__(Waiting), Waiting)
+    values.complete()  # as the other thread does between the look at the class and the first field
+    fill()
+    assert value.x == 1

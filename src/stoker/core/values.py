@@ -161,11 +161,13 @@ class _Init(_AtFirstUse):
     def read(self) -> None:
         """Have attrs name the fields, and the class refuse changes; an error where only attrs can fill it."""
         with _MAKING:
-            if self.raw is not None or self.cls not in _INCOMPLETE:
+            if self.raw is not None:
                 return
+            if self.cls not in _INCOMPLETE:
+                raise TypeError(f"{self.cls.__name__} has been made by another thread")
             with contextlib.suppress(_Named):
                 _INCOMPLETE[self.cls][0](field_transformer=self._keep)
-            self.cls.__setattr__, self.cls.__delattr__ = _FROZEN.__setattr__, _FROZEN.__delattr__  # type: ignore[method-assign, assignment]
+            self.cls.__setattr__, self.cls.__delattr__ = _FROZEN.__setattr__, _FROZEN.__delattr__  # type: ignore[method-assign]
 
     def _keep(self, cls: type, fields: list[attrs.Attribute[Any]]) -> Any:
         for field in fields:
