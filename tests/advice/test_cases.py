@@ -19,7 +19,7 @@ for row in rows():
     ROWS.setdefault(row.by, []).append(row)
 RUNS = re.compile(r"python (?!f\.py (show|check))")
 """Calls that run steps, or ask for what ran, begin so: they take seconds, where a plan takes a tenth of one."""
-SAMPLE = 2
+SAMPLE = 1
 """As many cases of a group that runs steps are in `make test`; the others have the same program."""
 
 
