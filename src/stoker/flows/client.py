@@ -222,16 +222,7 @@ class Flow(MetaflowObject):
             raise KeyError(error.message) from None
 
 
-class _WithCode(MetaflowObject):
-    """What runs and tasks have in common."""
-
-    @property
-    def code(self) -> MetaflowCode | None:
-        """The files of the run's code, as they were; None where they were not kept."""
-        return code_of(self._run)
-
-
-class Run(_WithCode):
+class Run(MetaflowObject):
     """One run: `Run("Train/1qge…")`."""
 
     _parts = 2
@@ -335,6 +326,11 @@ class Run(_WithCode):
         """The artifacts of the last step as attributes; None before it has begun."""
         end = self.end_task
         return None if end is None else end.data
+
+    @property
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
 
     @property
     def trigger(self) -> None:
@@ -448,7 +444,7 @@ class Step(MetaflowObject):
         """None, as for its tasks."""
 
 
-class Task(_WithCode):
+class Task(MetaflowObject):
     """One task; of a `num_parallel` one node. `attempt`, from 0, chooses one of its attempts instead of the last."""
 
     _parts = 4
@@ -631,6 +627,11 @@ class Task(_WithCode):
     def metadata_dict(self) -> dict[str, str]:
         """The last value of each name of `metadata`."""
         return {one.name: one.value for one in self.metadata}
+
+    @property
+    def code(self) -> MetaflowCode | None:
+        """The files of the run's code, as they were; None where they were not kept."""
+        return code_of(self._run)
 
     @property
     def environment_info(self) -> None:
