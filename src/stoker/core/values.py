@@ -23,7 +23,7 @@ import types
 from typing import TYPE_CHECKING, Any, Callable, Final, Generic, Iterator, TypeVar, cast
 
 
-class _Unused(types.ModuleType):
+class _UnusedModule(types.ModuleType):
     """Stands for a module until something of it is used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -36,7 +36,7 @@ class _Unused(types.ModuleType):
 
 for _name in ("attr.validators", "attrs.validators"):
     if "attr" not in sys.modules:  # attrs loads them with itself: fifteen classes, none of which is used here
-        sys.modules[_name] = _Unused(_name)
+        sys.modules[_name] = _UnusedModule(_name)
 
 import attrs  # noqa: E402
 
@@ -107,7 +107,7 @@ class _AtFirstUse:
         return made.__get__(instance, owner) if hasattr(made, "__get__") else made
 
 
-class _Init(_AtFirstUse):
+class _FirstInstances(_AtFirstUse):
     """Stands for the `__init__` of a frozen class: fills the first few instances, then has the class made."""
 
     __slots__ = ("fields", "left", "positional", "raw")
@@ -115,7 +115,7 @@ class _Init(_AtFirstUse):
     def __init__(self, cls: type) -> None:
         super().__init__("__init__", cls)
         self.left = _FEW
-        self.raw: _Fields | None = None
+        self.raw: _FieldsByName | None = None
         self.fields: list[tuple[str, str, Callable[[], Any] | None, Any, Callable[[Any], Any] | None]] = []
         """name, the argument's name, what makes the default, the default, converter"""
         self.positional: list[str] = []
@@ -165,7 +165,7 @@ class _Init(_AtFirstUse):
                 return
             if self.cls not in _INCOMPLETE:
                 raise TypeError(f"{self.cls.__name__} has been made by another thread")
-            with contextlib.suppress(_Named):
+            with contextlib.suppress(_FieldsKept):
                 _INCOMPLETE[self.cls][0](field_transformer=self._keep)
             self.cls.__setattr__, self.cls.__delattr__ = _FROZEN.__setattr__, _FROZEN.__delattr__  # type: ignore[method-assign]
 
@@ -180,11 +180,11 @@ class _Init(_AtFirstUse):
             self.fields.append((field.name, alias, default.factory if made else None, default, convert))
             if not field.kw_only:
                 self.positional.append(alias)
-        self.raw = _Fields(fields)
-        raise _Named
+        self.raw = _FieldsByName(fields)
+        raise _FieldsKept
 
 
-class _Fields(tuple["attrs.Attribute[Any]", ...]):
+class _FieldsByName(tuple["attrs.Attribute[Any]", ...]):
     """Fields that are also attributes, as those that `attrs.fields` gives."""
 
     __slots__ = ()
@@ -201,7 +201,7 @@ class _FieldsAtFirstUse(_AtFirstUse):
 
     __slots__ = ("init",)
 
-    def __init__(self, init: _Init) -> None:
+    def __init__(self, init: _FirstInstances) -> None:
         super().__init__("__attrs_attrs__", init.cls)
         self.init = init
 
@@ -211,7 +211,7 @@ class _FieldsAtFirstUse(_AtFirstUse):
         return self.init.raw if self.cls in _INCOMPLETE and self.init.raw else super().__get__(instance, owner)
 
 
-class _Named(Exception):
+class _FieldsKept(Exception):
     """attrs has named the fields of a class."""
 
 
@@ -235,7 +235,7 @@ def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str
     _INCOMPLETE[cls] = [functools.partial(decorate, cls, **options)]
     # These show that a class is used; the rest, as `__setattr__`, needs an instance.
     if plain:
-        init = _Init(cls)
+        init = _FirstInstances(cls)
         cls.__init__, cls.__attrs_attrs__ = init, _FieldsAtFirstUse(init)  # type: ignore[misc, attr-defined]
     else:
         for name in ("__init__" if options["init"] else "__attrs_init__", "__attrs_attrs__"):
