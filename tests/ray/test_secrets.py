@@ -125,7 +125,7 @@ def files_with(value: str, *folders: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("shares", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("shares", [True, False])
 def test_the_value_is_in_the_step_and_nowhere_in_the_cluster(
     project: Any, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shares: bool
 ) -> None:

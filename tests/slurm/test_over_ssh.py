@@ -64,7 +64,7 @@ HELPER = "def numbers(n):\n    return list(range(n))\n"
 
 
 @pytest.fixture(
-    params=["apart", *(pytest.param(one, marks=pytest.mark.long) for one in ("shared", "bucket"))],
+    params=["apart", pytest.param("shared", marks=pytest.mark.long), "bucket"],
 )
 def far(
     request: pytest.FixtureRequest,
