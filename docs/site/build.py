@@ -150,14 +150,19 @@ def names_page() -> Iterator[str]:
         yield f"\n## {module}"
         for row in re.findall(r"^\| (`[^|]*`) \|", body, re.MULTILINE):
             for name in re.findall(r"`([\w.]+)`", row):
-                if has_docstring(module, name):
-                    yield f"\n::: {module}.{name}"
+                yield from docstring(module, name)
 
 
-def has_docstring(module: str, name: str) -> bool:
-    """Whether a name is a class or function that says what it is."""
+def docstring(module: str, name: str) -> Iterator[str]:
+    """What a name says, where it is a class or function that says what it is. A decorator that is made when a flow asks
+    for it is in no source, which is what the site's plugin reads."""
     value = getattr(sys.modules.get(module) or __import__(module, fromlist=["_"]), name, None)
-    return (inspect.isclass(value) or inspect.isfunction(value)) and bool(value.__doc__)
+    if not (inspect.isclass(value) or inspect.isfunction(value)) or not value.__doc__:
+        return
+    if inspect.isfunction(value) and value.__code__.co_name != name:
+        yield f"\n### {name}\n\n{inspect.cleandoc(value.__doc__)}"
+    else:
+        yield f"\n::: {module}.{name}"
 
 
 def causes_page() -> Iterator[str]:

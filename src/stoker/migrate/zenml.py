@@ -185,5 +185,5 @@ def advice(name: str, module: str) -> str:
         return MISSING[name]
     for ending, text in ENDINGS.items():
         if name.endswith(ending):
-            return (refusal(name.removesuffix(ending)) if text is PLATFORM else "") or text
+            return (refusal(name.removesuffix(ending)) if text == PLATFORM else "") or text
     return next((text for start, text in MODULES.items() if f"{module}.".startswith(f"{start}.")), NOTHING)
