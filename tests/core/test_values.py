@@ -210,22 +210,6 @@ def test_threads_that_use_a_class_first_at_once_find_it_whole() -> None:
         sys.setswitchinterval(interval)
 
 
-def test_the_validators_of_attrs_are_there_when_they_are_used() -> None:
-    code = """
-import sys, stoker.core.values, attr, attrs
-assert "attr._make" in sys.modules and not hasattr(sys.modules["attr.validators"], "__file__")
-from attrs.validators import instance_of
-assert instance_of is attr.validators.instance_of is attrs.validators.instance_of
-assert attr.validators.__file__ and sys.modules["attr.validators"] is attr.validators
-try:
-    attrs.make_class("C", {"x": attrs.field(validator=instance_of(int))})("text")
-except TypeError:
-    print("refused")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("refused\n", "")
-
-
 def test_an_instance_that_waits_while_another_thread_makes_its_class_is_whole() -> None:
     @values.frozen
     class Waiting:

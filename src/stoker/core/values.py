@@ -13,32 +13,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib
 import operator
 import re
 import reprlib
-import sys
 import threading
-import types
 from typing import TYPE_CHECKING, Any, Callable, Final, Generic, Iterator, TypeVar, cast
 
-
-class _UnusedModule(types.ModuleType):
-    """Stands for a module until something of it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__all__":
-            raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-for _name in ("attr.validators", "attrs.validators"):
-    if "attr" not in sys.modules:  # attrs loads them with itself: fifteen classes, none of which is used here
-        sys.modules[_name] = _UnusedModule(_name)
-
-import attrs  # noqa: E402
+import attrs
 
 __all__ = ["IdentityKey", "complete", "complete_next", "define", "frozen", "lazy_pattern", "when_made"]
 
