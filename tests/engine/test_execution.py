@@ -429,6 +429,18 @@ def test_the_environment_is_the_steps_own(rooms: Any) -> None:
     assert steps["bare"].load()[1] == "none"
 
 
+def test_a_users_own_file_may_have_the_name_of_a_framework(lab: Any) -> None:
+    lab.write("torch.py", "NAME = 'mine'\n")
+    lab.write("numpy.py", "NAME = 'mine'\n")
+    lab.write(
+        "script.py",
+        "import numpy, torch\nfrom stoker import pipeline, step\n\n@step\ndef named(given: list) -> list:\n"
+        "    return [torch.NAME, numpy.NAME, given]\n\n@pipeline\ndef names():\n    named(named([{1}]))\n\nnames()\n",
+    )
+    lab.run("script.py")
+    assert lab["names"].steps["named_2"].load() == ["mine", "mine", ["mine", "mine", [{1}]]]
+
+
 def test_a_request_beyond_the_machine_is_refused_before_anything_runs(lab: Any) -> None:
     lab.write("script.py", SCRIPT)
     said = lab.run("script.py", code=3, env={"PIPELINES": "too_big"})

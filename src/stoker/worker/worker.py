@@ -399,13 +399,12 @@ def prepare() -> None:
 def _reseed() -> None:
     """Seed the generators anew, since forked processes would all draw the same numbers."""
     random.seed()
-    # By the submodule's name: numpy imports numpy.random lazily, and importing it here would cost every fork 10 ms.
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.seed()
+    # By the submodules' names: numpy imports numpy.random lazily, and importing it here would cost every fork 10 ms; a
+    # user's own torch.py has none.
+    for name in ("numpy.random", "torch.random"):
+        generator = sys.modules.get(name)
+        if generator is not None:
+            generator.seed()
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
