@@ -240,7 +240,7 @@ def test_the_endpoint_of_the_tests_answers_in_kfps_own_fields(tmp_path: Path) ->
     with Endpoint(tmp_path / "kubeflow") as endpoint:
         api = api_of(endpoint)
         experiment = api.experiment("one")
-        spec, _ = kfp.pipeline_spec("one", "", [kfp.Task(name="row", title="row", template=POD)])
+        spec, _ = kfp.pipeline_spec("one", "", [kfp.PipelineTask(name="row", title="row", template=POD)])
         body = {"display_name": "one", "experiment_id": experiment, "pipeline_spec": spec}
         run = api.create_run({**body, "runtime_config": {"pipeline_root": "s3://team/kfp"}})
         answers = []

@@ -83,9 +83,9 @@ def test_all_that_can_be_said_is_in_the_schema() -> None:
     full = template(EVERYTHING, gpu_count=2, accelerators="H100", cpu_count=4, memory="16GB", shared_memory="8GB")
     assert kfp.inexpressible(full) == []
     tasks = [
-        kfp.Task(name="load", title="load", template=template(), retries=2),
-        kfp.Task(name="train", title="train", template=full, after=["load"], retries=3),
-        kfp.Task(name="score", title="score", template=template(), after=["train"], slots=3),
+        kfp.PipelineTask(name="load", title="load", template=template(), retries=2),
+        kfp.PipelineTask(name="train", title="train", template=full, after=["load"], retries=3),
+        kfp.PipelineTask(name="score", title="score", template=template(), after=["train"], slots=3),
     ]
     spec, platform = kfp.pipeline_spec("digits", "by hand", tasks)
     parsed = json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec())
@@ -136,8 +136,8 @@ def test_the_same_as_kfps_own_compiler(tmp_path: Any) -> None:
     compiler.Compiler().compile(digits, str(tmp_path / "theirs.yaml"))
     theirs = next(yaml.safe_load_all((tmp_path / "theirs.yaml").read_text()))
     tasks = [
-        kfp.Task(name="load", title="load", template=template(), retries=2),
-        kfp.Task(
+        kfp.PipelineTask(name="load", title="load", template=template(), retries=2),
+        kfp.PipelineTask(
             name="train",
             title="train",
             template=template(cpu_count=4, memory="16GB", gpu_count=2),
@@ -244,7 +244,7 @@ def test_amounts_are_the_numbers_that_kfp_makes_of_them(memory: str) -> None:
 
     theirs = json_format.MessageToDict(pipeline.pipeline_spec)["deploymentSpec"]["executors"]["exec-row"]["container"]
     amounts = {"limits": {"cpu": "1500m", "memory": memory}, "requests": {"cpu": "0.25"}}
-    task = kfp.Task(name="row", title="row", template=template({"pod_resources": amounts}), after=(), retries=0)
+    task = kfp.PipelineTask(name="row", title="row", template=template({"pod_resources": amounts}), after=(), retries=0)
     ours = kfp.pipeline_spec("one", "", [task])[0]["deploymentSpec"]["executors"]["exec-row"]["container"]["resources"]
     for name, number in theirs["resources"].items():
         assert ours[name] == (pytest.approx(number) if isinstance(number, float) else number), name

@@ -12,7 +12,7 @@ from stoker.core.cards import LARGEST, MOST_ROWS, Artifact, Frame, Image, Markdo
 from stoker.core.errors import ParameterError
 from stoker.core.plan import LogLine
 from stoker.core.receipt import Receipt, Track, Use
-from stoker.report.cards import Card, component, page
+from stoker.report.cards import StepCard, component, page
 
 __all__ = ["browser"]
 
@@ -68,7 +68,7 @@ def test_a_page_escapes_all_that_it_is_given() -> None:
     lines = [LogLine(time=1.0, stream="stdout", text=BAD), LogLine(time=1.0, stream="stderr", text="odd\ud800", rank=3)]
     shown = [document_of(made) for made in (Markdown(BAD), Artifact(BAD, name=BAD), Table([[BAD]], [BAD]))]
     made = page(
-        Card(
+        StepCard(
             run=RUN, step=STEP, components=shown, lines=lines, receipt=RECEIPT, tracks=TRACKS, running=True, remark=BAD
         )
     )
@@ -81,13 +81,13 @@ def test_a_page_escapes_all_that_it_is_given() -> None:
 
 def test_lines_have_the_colours_that_a_terminal_shows() -> None:
     made = page(
-        Card(run=RUN, step=STEP, lines=[LogLine(time=1.0, stream="stdout", text="\x1b[1;31mred\x1b[0m\x1b[K no")])
+        StepCard(run=RUN, step=STEP, lines=[LogLine(time=1.0, stream="stdout", text="\x1b[1;31mred\x1b[0m\x1b[K no")])
     )
     assert '<span class="ansi-red bold">red</span> no' in made
 
 
 def test_a_page_of_nothing_but_a_step() -> None:
-    made = page(Card(run={**RUN, "parameters": {}}, step=STEP))
+    made = page(StepCard(run={**RUN, "parameters": {}}, step=STEP))
     assert "Accelerators" not in made and "Parameters" not in made and "The last" not in made
 
 
@@ -154,10 +154,10 @@ def test_a_bar_says_how_far_it_is_in_words_too() -> None:
 
 def test_a_frame_is_closed_and_only_its_page_lets_scripts_run() -> None:
     shown = document_of(Frame('<script>top.location = "x"</script>"', label=BAD, height=10**9))
-    made = page(Card(run=RUN, step=STEP, components=[shown]))
+    made = page(StepCard(run=RUN, step=STEP, components=[shown]))
     assert 'sandbox="allow-scripts" srcdoc="&lt;script&gt;top' in made and 'height="4000"' in made
     assert "<script" not in made and "script-src &#x27;unsafe-inline&#x27;" in made
-    assert "script-src" not in page(Card(run=RUN, step=STEP, components=[document_of(Markdown("x"))]))
+    assert "script-src" not in page(StepCard(run=RUN, step=STEP, components=[document_of(Markdown("x"))]))
     with pytest.raises(ParameterError, match="more than a card takes"):
         document_of(Frame("x" * (LARGEST + 1)))
 
@@ -187,7 +187,7 @@ def test_charts_of_plotly_altair_and_matplotlib_in_a_browser(browser: Browser, t
     run = {**RUN, "pipeline": "digits", "parameters": {"rate": 0.1}, "stack": "local", "source": "digits.py:3"}
     step = {**STEP, "key": "train", "status": "running", "cause": "", "message": "", "cached_from": ""}
     run.update(error="", tags=["first"], status="running")
-    path.write_text(page(Card(run=run, step=step, components=[document_of(one) for one in made])), encoding="utf-8")
+    path.write_text(page(StepCard(run=run, step=step, components=[document_of(one) for one in made])), encoding="utf-8")
     shown = browser.open(path.as_uri(), height=1700)
     for one in shown.locator("iframe").all():
         one.scroll_into_view_if_needed()

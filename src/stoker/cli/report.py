@@ -97,7 +97,7 @@ def step_page(store: Store, run: Run, key: str, *, node: int | None = None) -> s
     plans = {one.key: one for one in plan.steps} if plan is not None else {}
     step_plan = plans.get(key) or plans.get(element_of(key)[0])
     return cards.page(
-        cards.Card(
+        cards.StepCard(
             run=run.as_dict(steps=False),
             step=step.as_dict() if node is None else {**step.as_dict(), "key": f"{key}[{node}]"},
             components=components(store, run.id, key, node=node),

@@ -31,7 +31,7 @@ class Split:
 
     __slots__ = ("arrived", "count", "elements", "frames", "kind")
 
-    def __init__(self, kind: str, count: int, frames: tuple[Frame, ...], elements: Sequence[Wire] | None) -> None:
+    def __init__(self, kind: str, count: int, frames: tuple[Branch, ...], elements: Sequence[Wire] | None) -> None:
         self.kind = kind
         self.count = count
         self.frames = frames
@@ -39,7 +39,7 @@ class Split:
         self.arrived: dict[int, dict[str, Any]] = {}
 
 
-class Frame:
+class Branch:
     """One branch of a split."""
 
     __slots__ = ("index", "split")
@@ -57,7 +57,7 @@ class TaskState:
     """The task's key in the run."""
     step: str
     """The name of its step."""
-    frames: tuple[Frame, ...]
+    frames: tuple[Branch, ...]
     """The branches of splits that it is on, outermost first."""
     inherited: Mapping[str, Wire]
     """The artifacts of the task before it, by name."""
@@ -67,7 +67,7 @@ class TaskState:
     """The nodes of a `num_parallel`; 0 for any other task."""
 
     @property
-    def element(self) -> Frame | None:
+    def element(self) -> Branch | None:
         """Its way of the innermost foreach; None outside one."""
         return next((frame for frame in reversed(self.frames) if frame.split.kind != "split"), None)
 
@@ -135,7 +135,7 @@ class Traversal:
             return self._reach(targets[0], task, produced)
         if kind == "split":
             split = Split("split", len(targets), task.frames, None)
-            frames = [(*task.frames, Frame(split, index)) for index in range(len(targets))]
+            frames = [(*task.frames, Branch(split, index)) for index in range(len(targets))]
             return NextTasks(
                 tasks=[self._start(target, branch_frames, produced) for target, branch_frames in zip(targets, frames)]
             )
@@ -144,7 +144,7 @@ class Traversal:
         if kind == "foreach" and elements is not None:
             wires = [element.wire() for element in artifacts.items(from_wire(elements), self._blobs)]
             split = Split(kind, way["count"], task.frames, wires)
-            frames = [(*task.frames, Frame(split, index)) for index in range(split.count)]
+            frames = [(*task.frames, Branch(split, index)) for index in range(split.count)]
             return NextTasks(tasks=[self._start(targets[0], branch_frames, produced) for branch_frames in frames])
         return NextTasks()
 
@@ -218,7 +218,7 @@ class Traversal:
     def _start(
         self,
         name: str,
-        frames: tuple[Frame, ...],
+        frames: tuple[Branch, ...],
         inherited: Mapping[str, Wire],
         *,
         inputs_wire: Wire | None = None,

@@ -64,7 +64,7 @@ _STATUS_WORDS: Final = {
 """A task's status in words, where it has not succeeded; anything else did not end."""
 
 
-class EarlierRun:
+class OriginRun:
     """A run that is over, or stopped, with what its tasks kept."""
 
     def __init__(self, run: str, records: Records, traversal: Traversal) -> None:
@@ -386,7 +386,7 @@ def _find_task(
     ancestors = list(predecessors[target.step])
     for name in ancestors:
         ancestors += [predecessor for predecessor in predecessors[name] if predecessor not in ancestors]
-    earlier = EarlierRun(origin.id, lender.records, traversal)
+    earlier = OriginRun(origin.id, lender.records, traversal)
     task, trees = earlier.find_task(target.step, target.task, ancestors=frozenset(ancestors))
     if target.artifacts:
         trees = with_artifacts(trees, target.artifacts, store.blobs)

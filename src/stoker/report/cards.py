@@ -77,7 +77,7 @@ FRAMES: Final = f"{POLICY}; script-src 'unsafe-inline'; font-src data:"
 
 
 @attrs.frozen(kw_only=True)
-class Card:
+class StepCard:
     """The content of a page."""
 
     run: Document
@@ -108,7 +108,7 @@ class Card:
     """Its settings, each with its value and where it was given."""
 
 
-def page(card: Card) -> str:
+def page(card: StepCard) -> str:
     """The card as HTML."""
     title = f"{card.run['pipeline']} / {card.step['key']}"
     failure = next((one["failure"] for one in reversed(card.step["attempts"]) if one.get("failure")), None)
@@ -163,7 +163,7 @@ def _parameters(parameters: Mapping[str, Any]) -> Html:
     return table(("parameter", "value"), rows, caption="parameters")
 
 
-def _accelerators(card: Card) -> Html:
+def _accelerators(card: StepCard) -> Html:
     if card.receipt is None:
         return NOTHING
     usage = usage_of_document(card.step.get("usage") or {})

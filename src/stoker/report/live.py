@@ -17,7 +17,7 @@ from stoker.core.printable import printable
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.words import count_text, number_text, time_text
 from stoker.plan import plandoc
-from stoker.report.progress import Curve, Progress, Row, planned_row
+from stoker.report.progress import Curve, Progress, ProgressRow, planned_row
 
 if TYPE_CHECKING:
     from stoker.client import Run
@@ -81,7 +81,7 @@ def summary(progress: Progress, now: float) -> str:
     return ", ".join([*parts, *([f"holds {held}"] if held else [])])
 
 
-def chosen(rows: Iterable[Row], room: int) -> tuple[list[Row], list[Row]]:
+def chosen(rows: Iterable[ProgressRow], room: int) -> tuple[list[ProgressRow], list[ProgressRow]]:
     """The rows to show, in their order, and those for which there is no room.
 
     What runs or waits comes first, then what failed, what ended last, and what comes next.
@@ -102,7 +102,7 @@ def chosen(rows: Iterable[Row], room: int) -> tuple[list[Row], list[Row]]:
     return [rows[i] for i in sorted(shown)], [row for i, row in enumerate(rows) if i not in shown]
 
 
-def state_of(row: Row) -> str:
+def state_of(row: ProgressRow) -> str:
     """The status of a row, or "waiting" where nothing of it runs and something waits."""
     if row.status not in ("pending", "running"):
         return row.status
@@ -113,12 +113,12 @@ def state_of(row: Row) -> str:
     return "waiting" if row.waits else row.status
 
 
-def title(row: Row) -> str:
+def title(row: ProgressRow) -> str:
     """What a row is called: "score ×10,000"."""
     return row.name if row.count is None else f"{row.name} ×{row.count:,}"
 
 
-def row_text(row: Row, rows: Mapping[str, Row], now: float) -> str:
+def row_text(row: ProgressRow, rows: Mapping[str, ProgressRow], now: float) -> str:
     """What there is to say of a step on the rest of its line."""
     if row.status in STEP_DONE:
         return ended_text(row)
@@ -139,7 +139,7 @@ def row_text(row: Row, rows: Mapping[str, Row], now: float) -> str:
     return f"waits for {_listed(missing)}" if missing else _place_text(row, rows)
 
 
-def _place_text(row: Row, rows: Mapping[str, Row]) -> str:
+def _place_text(row: ProgressRow, rows: Mapping[str, ProgressRow]) -> str:
     """Why a step is not sent although nothing before it is missing: the steps that have the machine, or its devices."""
     busy = [other for other in rows.values() if other.devices] if row.wants else []
     names = [other.name for other in busy or rows.values() if other.running]
@@ -149,14 +149,14 @@ def _place_text(row: Row, rows: Mapping[str, Row]) -> str:
     return f"waits for {what}: {_listed(names)} {'runs' if len(names) == 1 else 'run'}"
 
 
-def ended_text(row: Row) -> str:
+def ended_text(row: ProgressRow) -> str:
     """How a step ended."""
     ended = [f"{number:,} {status}" for status, number in row.statuses.items()] if len(row.statuses) > 1 else []
     parts = [", ".join(ended) or row.status, time_text(row.seconds) if row.seconds else "", curve_text(row.curve)]
     return "  ".join(filter(None, parts))
 
 
-def _group_text(row: Row, now: float) -> str:
+def _group_text(row: ProgressRow, now: float) -> str:
     ended, running = row.finished, max(0, len(row.running) - len(row.waits))
     parts = []
     if row.count is not None:

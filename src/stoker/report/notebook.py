@@ -16,7 +16,7 @@ from stoker.core.findings import warnings
 from stoker.core.plan import Plan
 from stoker.core.values import frozen
 from stoker.report.live import MARKS, chosen, row_text, state_of, summary, title
-from stoker.report.progress import Progress, Row
+from stoker.report.progress import Progress, ProgressRow
 from stoker.report.terminal import Terminal
 
 EVERY: Final = 0.5
@@ -115,7 +115,7 @@ def progress_html(progress: Progress, now: float, status: str = "", *, closing: 
     )
 
 
-def _row_html(row: Row, progress: Progress, now: float) -> str:
+def _row_html(row: ProgressRow, progress: Progress, now: float) -> str:
     state = state_of(row)
     facts = escape(row_text(row, progress.rows, now))
     if row.complaint and state in ("running", "waiting", "failed"):

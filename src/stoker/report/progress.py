@@ -96,7 +96,7 @@ class Curve:
 
 
 @define
-class Row:
+class ProgressRow:
     """A step, or all elements of a fan-out together."""
 
     name: str
@@ -144,9 +144,9 @@ class Row:
         return sum(self.statuses.values())
 
 
-def planned_row(step: StepPlan) -> Row:
+def planned_row(step: StepPlan) -> ProgressRow:
     """The row of a step that has not begun."""
-    return Row(step.key, needs=step.needs, wants=step.settings.resources.gpus_per_node)
+    return ProgressRow(step.key, needs=step.needs, wants=step.settings.resources.gpus_per_node)
 
 
 class Progress:
@@ -158,7 +158,7 @@ class Progress:
         self.run = ""
         self.pipeline = ""
         self.started = 0.0
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, ProgressRow] = {}
         self.failures: list[tuple[str, Mapping[str, Any]]] = []
         self.warnings: list[str] = []
         self.waited = 0.0
@@ -171,13 +171,13 @@ class Progress:
         for step in plan.steps:
             self.rows[step.key] = planned_row(step)
 
-    def change(self, key: str, status: str, facts: Mapping[str, Any]) -> Row:
+    def change(self, key: str, status: str, facts: Mapping[str, Any]) -> ProgressRow:
         """Note a step's new status; returns its row."""
         parent = facts.get("parent", "")
         name = parent or key
         row = self.rows.get(name)
         if row is None:
-            row = self.rows[name] = Row(name)
+            row = self.rows[name] = ProgressRow(name)
         if status == "expanded":
             row.count = facts["count"]
             row.status = "running"
@@ -244,7 +244,7 @@ class Progress:
 
     def count(self, key: str, statuses: Mapping[str, int]) -> None:
         """Note how many elements of a fan-out ended in which way, where that is known as a whole."""
-        self.rows.setdefault(key, Row(key)).statuses = dict(statuses)
+        self.rows.setdefault(key, ProgressRow(key)).statuses = dict(statuses)
 
     def end(self, seconds: float | None, waited: float) -> None:
         """Note how many seconds the run took, if the record says, and how many it waited for a place besides."""
@@ -252,11 +252,11 @@ class Progress:
             self.started = time.monotonic() - seconds - waited
         self.waited = waited
 
-    def _start(self, row: Row, key: str, facts: Mapping[str, Any]) -> None:
+    def _start(self, row: ProgressRow, key: str, facts: Mapping[str, Any]) -> None:
         row.running[key] = _moment(facts.get("started"))
         row.again = None
 
-    def _wait(self, row: Row, key: str, reason: str) -> None:
+    def _wait(self, row: ProgressRow, key: str, reason: str) -> None:
         """Note why a step waits, or that it does no longer."""
         before = row.waits.pop(key, None)
         if before is not None:
@@ -269,12 +269,12 @@ class Progress:
             text = reason.partition(EXPECTED_START)[0]
             row.reasons[text] = row.reasons.get(text, 0) + 1
 
-    def _forget(self, row: Row, key: str) -> None:
+    def _forget(self, row: ProgressRow, key: str) -> None:
         self._wait(row, key, "")
         row.running.pop(key, None)
         row.devices.pop(key, None)
 
-    def _catch(self, row: Row, *, element: bool) -> None:
+    def _catch(self, row: ProgressRow, *, element: bool) -> None:
         """Count a failure that the user's code caught as a success; it stays among the failures to show."""
         if not element:
             row.status = "succeeded"
@@ -284,7 +284,7 @@ class Progress:
             row.statuses = {status: number for status, number in row.statuses.items() if number}
         row.complaint = ""
 
-    def _end(self, row: Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
+    def _end(self, row: ProgressRow, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
         self._forget(row, key)
         if facts.get("receipt"):
             row.receipts[facts["receipt"]] = row.receipts.get(facts["receipt"], 0) + 1

@@ -25,7 +25,7 @@ from stoker.core.words import (
     time_text,
     took_text,
 )
-from stoker.report.progress import Progress, Row
+from stoker.report.progress import Progress, ProgressRow
 from stoker.report.streams import GuardedStream, control, painted, step_text, unpainted, write
 from stoker.worker.failure import explanation_lines, short_traceback
 
@@ -176,10 +176,10 @@ class Terminal:
             lines.append(f"    … and {len(hidden)} more: " + ", ".join(f"{n} {status}" for status, n in tally.items()))
         return lines
 
-    def _title(self, row: Row) -> str:
+    def _title(self, row: ProgressRow) -> str:
         return row.name if row.count is None else f"{row.name} ×{row.count}"
 
-    def _facts(self, row: Row) -> str:
+    def _facts(self, row: ProgressRow) -> str:
         facts = [row.status]
         if row.count is not None and len(row.statuses) > 1:
             facts = [", ".join(f"{number} {status}" for status, number in row.statuses.items())]
@@ -263,7 +263,7 @@ class Terminal:
                     self._show_waits(row)
         self._draw()
 
-    def _show_waits(self, row: Row) -> None:
+    def _show_waits(self, row: ProgressRow) -> None:
         """One line for all elements of a fan-out that wait, when there is a reason that was not there before."""
         waits = {reason: number for reason, number in row.reasons.items() if reason != "sent"}
         if not waits.keys() - self._shown_reasons.get(row.name, set()):

@@ -34,7 +34,7 @@ _PLATFORM: Final = 10.0
 
 
 @attrs.frozen(kw_only=True)
-class Parameter:
+class AddressParameter:
     """A parameter of an endpoint's address."""
 
     name: str
@@ -52,21 +52,25 @@ class Endpoint:
     summary: str
     answer: Callable[[Request], Any]
     """The document of an answer."""
-    parameters: Sequence[Parameter] = ()
+    parameters: Sequence[AddressParameter] = ()
     method: str = "GET"
     body: Mapping[str, Any] | None = None
     """The JSON schema of what is sent; None for nothing."""
 
 
-RUN: Final = Parameter(name="run", what="a run's id, the beginning of one, or latest", place="path", required=True)
-KEY: Final = Parameter(name="key", what="a step's key, such as train or train[3]", required=True)
-NAME: Final = Parameter(name="name", what="NAME, or NAME@VERSION as in `stoker pull`", place="path", required=True)
-TEXT: Final = Parameter(name="text", what="part of a name")
-BEFORE: Final = Parameter(
+RUN: Final = AddressParameter(
+    name="run", what="a run's id, the beginning of one, or latest", place="path", required=True
+)
+KEY: Final = AddressParameter(name="key", what="a step's key, such as train or train[3]", required=True)
+NAME: Final = AddressParameter(
+    name="name", what="NAME, or NAME@VERSION as in `stoker pull`", place="path", required=True
+)
+TEXT: Final = AddressParameter(name="text", what="part of a name")
+BEFORE: Final = AddressParameter(
     name="before", what="a name: what follows it in the list, as `next` of an earlier answer says"
 )
-LIMIT: Final = Parameter(name="limit", what=f"how many, {_MOST} at most", kind="integer")
-ATTEMPT: Final = Parameter(name="attempt", what="an attempt's number; the newest if left out", kind="integer")
+LIMIT: Final = AddressParameter(name="limit", what=f"how many, {_MOST} at most", kind="integer")
+ATTEMPT: Final = AddressParameter(name="attempt", what="an attempt's number; the newest if left out", kind="integer")
 
 
 def runs(request: Request) -> Any:
@@ -327,13 +331,13 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         summary="Runs, newest first",
         answer=runs,
         parameters=(
-            Parameter(name="text", what="part of an id, of a pipeline's name or of a tag"),
-            Parameter(name="pipeline", what="a pipeline's name"),
-            Parameter(name="status", what=f"one of {', '.join(runview.STATUSES)}"),
-            Parameter(name="tag", what="a tag"),
-            Parameter(name="stack", what="a stack's name"),
-            Parameter(name="since", what="how long ago at most, such as 2h"),
-            Parameter(name="before", what="a run's id: only older ones, as `next` of an earlier answer says"),
+            AddressParameter(name="text", what="part of an id, of a pipeline's name or of a tag"),
+            AddressParameter(name="pipeline", what="a pipeline's name"),
+            AddressParameter(name="status", what=f"one of {', '.join(runview.STATUSES)}"),
+            AddressParameter(name="tag", what="a tag"),
+            AddressParameter(name="stack", what="a stack's name"),
+            AddressParameter(name="since", what="how long ago at most, such as 2h"),
+            AddressParameter(name="before", what="a run's id: only older ones, as `next` of an earlier answer says"),
             LIMIT,
         ),
     ),
@@ -341,7 +345,7 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         path="/runs/{run}",
         summary="A run with its steps",
         answer=run,
-        parameters=(RUN, Parameter(name="elements", what="also every element of fan-outs, if it is there")),
+        parameters=(RUN, AddressParameter(name="elements", what="also every element of fan-outs, if it is there")),
     ),
     Endpoint(
         path="/runs/{run}/step", summary="A step, its settings, and why it ran", answer=step, parameters=(RUN, KEY)
@@ -360,8 +364,8 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
             RUN,
             KEY,
             ATTEMPT,
-            Parameter(name="rank", what="a rank's number, or launcher"),
-            Parameter(name="tail", what="how many lines, 10,000 at most", kind="integer"),
+            AddressParameter(name="rank", what="a rank's number, or launcher"),
+            AddressParameter(name="tail", what="how many lines, 10,000 at most", kind="integer"),
         ),
     ),
     Endpoint(
@@ -374,19 +378,21 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         path="/runs/{run}/lineage",
         summary="Which steps made an output, and which took it",
         answer=lineage,
-        parameters=(RUN, KEY, Parameter(name="name", what="an output's name", required=True)),
+        parameters=(RUN, KEY, AddressParameter(name="name", what="an output's name", required=True)),
     ),
     Endpoint(
         path="/compare",
         summary="How two runs differ; of more, what each was given and logged",
         answer=comparison,
-        parameters=(Parameter(name="run", what=f"a run's id; given twice, or up to {MOST} times", required=True),),
+        parameters=(
+            AddressParameter(name="run", what=f"a run's id; given twice, or up to {MOST} times", required=True),
+        ),
     ),
     Endpoint(
         path="/artifacts",
         summary="Named artifacts, the one that changed last first (with a tag, by name): the latest version of each",
         answer=artifacts,
-        parameters=(TEXT, Parameter(name="tag", what="a tag: the newest version that has it"), BEFORE, LIMIT),
+        parameters=(TEXT, AddressParameter(name="tag", what="a tag: the newest version that has it"), BEFORE, LIMIT),
     ),
     Endpoint(
         path="/artifacts/{name:path}",
@@ -398,13 +404,13 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         path="/models",
         summary="Models, the one that changed last first: the latest version of each, and its stages",
         answer=models,
-        parameters=(TEXT, Parameter(name="stage", what="a stage: the version that has it"), BEFORE, LIMIT),
+        parameters=(TEXT, AddressParameter(name="stage", what="a stage: the version that has it"), BEFORE, LIMIT),
     ),
     Endpoint(
         path="/models/{name:path}",
         summary="A version of a model: its metrics and artifacts, the other versions, rules and promotions",
         answer=model,
-        parameters=(NAME, Parameter(name="compare", what="a version of the same model: how they differ"), LIMIT),
+        parameters=(NAME, AddressParameter(name="compare", what="a version of the same model: how they differ"), LIMIT),
     ),
     Endpoint(
         path="/models/{name:path}/promote",
@@ -445,7 +451,7 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         path="/commands/{command}",
         summary="What became of a command that one of these started",
         answer=command,
-        parameters=(Parameter(name="command", what="the id that it was given", place="path", required=True),),
+        parameters=(AddressParameter(name="command", what="the id that it was given", place="path", required=True),),
     ),
     Endpoint(path="/openapi.json", summary="This description", answer=openapi),
 )

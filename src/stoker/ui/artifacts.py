@@ -82,7 +82,7 @@ MOST_RUNS: Final = 50
 
 
 @attrs.frozen(kw_only=True)
-class Lineage:
+class OutputLineage:
     """Where an artifact comes from and goes to."""
 
     output: Output
@@ -96,7 +96,7 @@ class Lineage:
     """Runs that have them, and were not."""
 
 
-def lineage_of(store: Store, output: Output, run: Run) -> Lineage:
+def lineage_of(store: Store, output: Output, run: Run) -> OutputLineage:
     """The lineage of an output of a run: within the run, and in other runs that made or reused the same bytes."""
     makers = tuple(output.producers) or (output,)
     runs = list(dict.fromkeys([run.id, *reversed([maker.run_id for maker in makers])]))
@@ -104,7 +104,7 @@ def lineage_of(store: Store, output: Output, run: Run) -> Lineage:
     for id in runs[:MOST_RUNS]:
         for row in store.records.all_steps(id):
             users += [(id, row.key, name) for name, text in row.inputs.items() if output.digest in str(text)]
-    return Lineage(
+    return OutputLineage(
         output=output,
         makers=makers[-MOST_RUNS:],
         users=tuple(users),

@@ -30,7 +30,7 @@ from stoker.backends.base.watched import Watched
 from stoker.backends.kubeflow import requests
 from stoker.backends.kubeflow.api import ASKED, OVER, KubeflowApi, address_of, named_host
 from stoker.backends.kubeflow.api import ENDPOINT as ENDPOINT_VARIABLE
-from stoker.backends.kubeflow.requests import Task
+from stoker.backends.kubeflow.requests import PipelineTask
 from stoker.backends.kubeflow.settings import FANOUT, KubeflowSettings
 from stoker.backends.kubernetes.request.check import STORE, check_pod
 from stoker.core.codec import from_json, parse_json, to_json
@@ -286,7 +286,7 @@ class KubeflowRun:
     record: RunRecord
     root: str
     """Its place in the artifact store."""
-    unsent: Sequence[Task] = ()
+    unsent: Sequence[PipelineTask] = ()
     """The tasks of one that is still to be started."""
     next: dict[str, int] = attrs.field(factory=dict)
     """Mailbox → the number of its next order."""

@@ -77,7 +77,7 @@ _SOURCES: Final = ("secretKeyRef", "configMapKeyRef", "fieldRef")
 
 
 @attrs.frozen(kw_only=True)
-class Task:
+class PipelineTask:
     """One step of the pipeline."""
 
     name: str
@@ -110,7 +110,7 @@ def plain_name(text: str, otherwise: str) -> str:
     return re.sub("[^a-z0-9]+", "-", text.lower())[:LONGEST].strip("-") or otherwise
 
 
-def pipeline_spec(name: str, description: str, tasks: Sequence[Task]) -> tuple[dict[str, Any], dict[str, Any]]:
+def pipeline_spec(name: str, description: str, tasks: Sequence[PipelineTask]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The pipeline's specification, and that of the platform."""
     components: dict[str, Any] = {}
     executors: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def document(spec: Mapping[str, Any], platform: Mapping[str, Any]) -> str:
     return str(yaml.dump_all(documents, Dumper=Dumper, sort_keys=True, allow_unicode=True))
 
 
-def _task(task: Task, component: str) -> dict[str, Any]:
+def _task(task: PipelineTask, component: str) -> dict[str, Any]:
     """A task; whether a result is taken from a cache is Stoker's to decide, so that KFP's is off."""
     document: dict[str, Any] = {
         "componentRef": {"name": component},
@@ -169,11 +169,11 @@ def _task(task: Task, component: str) -> dict[str, Any]:
     return document
 
 
-def _after(task: Task) -> dict[str, Any]:
+def _after(task: PipelineTask) -> dict[str, Any]:
     return {"dependentTasks": list(task.after)} if task.after else {}
 
 
-def _loop(task: Task) -> dict[str, Any]:
+def _loop(task: PipelineTask) -> dict[str, Any]:
     return {
         "componentRef": {"name": f"comp-{task.name}"},
         "taskInfo": {"name": task.title},
@@ -186,7 +186,7 @@ def _loop(task: Task) -> dict[str, Any]:
     }
 
 
-def _loop_component(task: Task) -> dict[str, Any]:
+def _loop_component(task: PipelineTask) -> dict[str, Any]:
     inner = _task(task, f"comp-{task.name}-element")
     inner["inputs"] = {"parameters": {SLOT: {"componentInputParameter": SLOT}}}
     return {
@@ -198,7 +198,7 @@ def _loop_component(task: Task) -> dict[str, Any]:
 # The container
 
 
-def _container(task: Task) -> dict[str, Any]:
+def _container(task: PipelineTask) -> dict[str, Any]:
     container = task.template["spec"]["containers"][0]
     arguments = [*container.get("args", ()), *(["{{$.inputs.parameters['" + SLOT + "']}}"] if task.slots else [])]
     document: dict[str, Any] = {
@@ -496,7 +496,9 @@ def template_of(step: StepPlan, site: Site, options: Mapping[str, Any], *, run: 
     return template
 
 
-def tasks(steps: Sequence[StepPlan], site: Site, options: Mapping[str, Any], *, run: str, root: str) -> dict[str, Task]:
+def tasks(
+    steps: Sequence[StepPlan], site: Site, options: Mapping[str, Any], *, run: str, root: str
+) -> dict[str, PipelineTask]:
     """A task for each step."""
     names = task_names([step.key for step in steps])
     here = {step.key for step in steps}
@@ -504,7 +506,7 @@ def tasks(steps: Sequence[StepPlan], site: Site, options: Mapping[str, Any], *, 
     for step in steps:
         settings = settings_of(step, KubeflowSettings, options)
         sources = [*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))]
-        made[step.key] = Task(
+        made[step.key] = PipelineTask(
             name=names[step.key],
             title=step.key,
             template=template_of(step, site, options, run=run, mailbox=f"{root}/{names[step.key]}"),
@@ -516,7 +518,7 @@ def tasks(steps: Sequence[StepPlan], site: Site, options: Mapping[str, Any], *, 
 
 
 def body(
-    name: str, pipeline: str, tasks: Iterable[Task], settings: KubeflowSettings, *, experiment: str = ""
+    name: str, pipeline: str, tasks: Iterable[PipelineTask], settings: KubeflowSettings, *, experiment: str = ""
 ) -> dict[str, Any]:
     """The body of the request that starts the run."""
     spec, platform = pipeline_spec(plain_name(pipeline, "pipeline"), f"{name}, by Stoker", list(tasks))
