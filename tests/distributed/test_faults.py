@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.distributed.conftest import scripted
+from tests.distributed.conftest import SPAWN, scripted
 from tests.engine.conftest import Lab
 
 SCRIPT = """
@@ -234,14 +234,17 @@ ended()
 @pytest.mark.parametrize("which", ["polite", "rude"])
 def test_ctrl_c_reaches_every_rank(script: Callable[[str], Lab], which: str) -> None:
     lab = script(ENDED)
+    words = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('a launcher says of its end'))\n"
+    lab.write("spawn.py", words + SPAWN)
     driver = lab.start("script.py", env={"WHICH": which})
     driver.until(lambda: len(list(lab.folder.glob("ready-*"))) == 3)
     began = time.monotonic()
     driver.signal(signal.SIGINT)
-    driver.wait(130)
+    said = driver.wait(130)
     assert time.monotonic() - began < 9, "nobody waited for the kill"
     run = lab["ended"]
     assert (run.status, run.steps[which].status) == ("cancelled", "cancelled")
+    assert "of its end" not in said and any("of its end" in line.text for line in run.steps[which].logs())
     if which == "rude":
         assert [lab.read(f"finally-{rank}") for rank in range(3)] == [["was here"]] * 3
     else:

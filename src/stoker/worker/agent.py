@@ -564,9 +564,12 @@ class Agent:
                 self._ranks[rank].said.append(text)
         if lines:
             self._launchers_words.extend(text for _, stream, rank, text in lines if rank is None and stream == "stderr")
-            # What a launcher says of ranks that failed is long, and ranks that are ended complain of that.
+            # What a launcher says of ranks that failed, or of its own end, is long; ended ranks complain of that.
             launchers = all(rank is None for _, _, rank, _ in lines)
-            aside = self._failed_at and (launchers or self._ending_since) and not self._cancelled
+            if self._cancelled:
+                aside = launchers
+            else:
+                aside = bool(self._failed_at and (launchers or self._ending_since))
             note = ASIDE if aside else ""
             self._emit(WorkerEvent(kind="lines", job=self._job.job, lines=tuple(lines), note=note))
 
