@@ -377,6 +377,16 @@ GROUPS: tuple[Group, ...] = (
                 ("options={'clusters': 'x'}", "host=… of SlurmSettings", "host='ssh://x'"),
                 ("options={'job-name': 'x'}", "job_name=… of SlurmSettings", "job_name='x'"),
                 ("options={'nodefile': 'x'}", "nodelist=… of SlurmSettings", "nodelist=['x']"),
+                *(
+                    (f"options={{{name!r}: 'x'}}", f"{field}=… of SlurmSettings", f"{field}={value}")
+                    for name, field, value in (
+                        *((one, one, "'x'") for one in ("account", "constraint", "partition", "qos", "reservation")),
+                        ("exclude", "exclude", "['x']"),
+                        ("exclusive", "exclusive", "True"),
+                        ("mail-type", "mail_type", "['END']"),
+                        ("mail-user", "mail_user", "'x@y'"),
+                    )
+                ),
                 ("options={'requeue': True}", "requeue=… of SlurmSettings", "requeue=True"),
                 ("options={'signal': 'TERM@60'}", "warn_before=… of SlurmSettings", "warn_before=60"),
                 ("options={'time': '1:00:00'}", "time_limit=… of SlurmSettings", "time_limit='1:00:00'"),

@@ -8,6 +8,7 @@ cannot be read so (`fix=error.fix`) hands on what another place said, and is no 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,9 +120,12 @@ class _Module:
         elif isinstance(value, ast.Name):
             yield from self.named(value, seen)
         elif isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name):
-            for constant in self.bound(value.value.id, self.tree.body):
-                for entry in constant.values if isinstance(constant, ast.Dict) else ():
-                    yield from self.texts(entry, seen)
+            tables = [one for one in self.bound(value.value.id, self.tree.body) if isinstance(one, ast.Dict)]
+            for entry in (entry for table in tables for entry in table.values):
+                yield from self.texts(entry, seen)
+            if value.value.id.isupper() and not tables:  # the module reads the table from a file
+                module = importlib.import_module(f"stoker.{self.name.removesuffix('.py').replace('/', '.')}")
+                yield from vars(module)[value.value.id].values()
         else:
             yield HOLE
 

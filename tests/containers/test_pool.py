@@ -35,7 +35,6 @@ from stoker.core.orders import (
 from stoker.core.protocol import MARK
 from stoker.images import context
 from stoker.system import system
-from stoker.worker import processes
 from stoker.worker.ahead import NextProgram
 from stoker.worker.pool import OrderFile, claim
 
@@ -288,7 +287,7 @@ def test_a_copy_of_the_code_is_of_one_package_and_goes_where_processes_remain(
     package = context.package(box.code)
     with box.blobs.writer() as writer:
         context.write(package, writer)  # type: ignore[arg-type]  # it has what is written to
-    following = NextProgram(processes.libc(), lambda: None)
+    following = NextProgram(system.libc(), lambda: None)
     following._code.prepare(first, blobs)
     folder = following._code.folder_for(first)
     assert folder and following.place == os.path.dirname(folder) and not following._code.folder_for(package.digest)

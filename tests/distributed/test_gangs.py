@@ -149,7 +149,8 @@ SCRIPT = """
             time.sleep(0.01)
         if times == "0":
             raise ConnectionError("once")
-        return [context.rank, context.world_size, os.environ["NODE_RANK"]]
+        assert os.environ["NODE_RANK"] == os.environ["GROUP_RANK"]
+        return [context.rank, context.world_size, os.environ["STOKER_NODE_RANK"]]
 
     @step(
         resources=ResourceSettings(nodes=3, cpu_count=0.1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,14 @@ def flow(project: Any) -> Any:
     return project.write({"flow.py": FLOW})
 
 
+def program(flow: Any, *words: str, **options: Any) -> Any:
+    """The script in an interpreter of its own: what the server that forks tests' programs has imported would count."""
+    return flow.command([sys.executable, "-u", "flow.py", *words], timeout=240, **options)
+
+
 def run(flow: Any, shape: str, count: int, what: str) -> dict[str, Any]:
     """One run in a process of its own: what it found out about itself."""
-    told: dict[str, Any] = json.loads(flow.run("flow.py", shape, str(count), what, timeout=240).stdout)
+    told: dict[str, Any] = json.loads(program(flow, shape, str(count), what).stdout)
     assert told["result"] == MORE_SHAPES[shape](count)
     return told
 
@@ -149,13 +155,13 @@ def test_the_work_for_a_step_does_not_grow(shape: str, flow: Any) -> None:
 @pytest.mark.parametrize("shape", ["fan_out", pytest.param("chain", marks=pytest.mark.long)])
 def test_thousands_that_go_on(shape: str, many: int, flow: Any) -> None:
     """One in the middle fails; resumed, what was done is kept, the rest runs, and the driver is no larger."""
-    told = flow.run("flow.py", shape, str(many), "memory", env={"BROKEN": str(many // 2)}, code=None, timeout=240)
+    told = program(flow, shape, str(many), "memory", env={"BROKEN": str(many // 2)}, code=None)
     assert told.returncode != 0
     (row,) = flow.rows("SELECT id, status FROM runs")
     assert row["status"] == "failed"
     done = flow.rows("SELECT key, started FROM steps WHERE status = 'succeeded' ORDER BY key")
     assert len(done) >= many // 2
-    resumed = json.loads(flow.run("flow.py", "resume", row["id"], "memory", timeout=240).stdout)
+    resumed = json.loads(program(flow, "resume", row["id"], "memory").stdout)
     assert resumed["result"] == MORE_SHAPES[shape](many)
     assert resumed["peak"] <= EMPTY + EACH * many, f"{resumed['peak'] / 2**20:.0f} MiB"
     after = {one["key"]: one["started"] for one in flow.rows("SELECT key, started FROM steps")}
