@@ -17,12 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 GOALS: Mapping[str, int] = {"modules": 480, "lines of code": 85_000, "lines of tests": 80_000, "longest file": 800}
 """What the house is to shrink to."""
 MOST: Mapping[str, int] = {
-    # Data and models of the node, what runs cost, simulated runs, the forms of the system, EventBridge, parts of large
-    # objects, elastic gangs; less thirty modules that went to the one with their subject.
-    "modules": 622,
-    "lines of code": 120_800,  # the same
-    "lines of tests": 120_600,  # the same; storms by seeds; doubles of hub and bucket; samples of stores; Pythons
-    "longest file": 840,  # names of Metaflow's client
+    # Thirty modules went to the one with their subject; tables are data files; tests that proved a thing twice went.
+    "modules": 592,
+    "lines of code": 118_800,
+    "lines of tests": 117_200,
+    "longest file": 800,
     "untyped mappings": 2_160,  # jobs of others, as their files have them; prices, nodes of clusters
 }
 """What no change may exceed. Whoever raises one of these numbers writes here why."""
