@@ -239,7 +239,8 @@ if os.environ.get("STOKER_NODE_RANK") == "0" and "torch.distributed.run" in sys.
 @pytest.mark.slow
 def test_ranks_start_again_on_all_nodes_whose_numbers_torchrun_gives(gangs: Any) -> None:
     gangs.write({"late/sitecustomize.py": LATE})
-    gangs.stoker("run", "gangs.py:again", env={"PYTHONPATH": str(gangs.folder / "late")})
+    # NODE_RANK as an allocation around the driver may have it, which is not that of the ranks.
+    gangs.stoker("run", "gangs.py:again", env={"PYTHONPATH": str(gangs.folder / "late"), "NODE_RANK": "7"})
     step = steps(gangs)["restarts"]
     assert step.load() == [0, 4, "1"], "rank 0 of 4 is on node 1"
     assert len(step.attempts) == 1

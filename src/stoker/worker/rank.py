@@ -177,7 +177,8 @@ def _rank(address: str, position: Place, launcher: Launcher) -> None:
     asked = connect(address, {"op": "witness", "rank": position.rank})
     threading.Thread(target=_give_accounts, args=(asked, position.rank, witness), daemon=True).start()
     # Composer and others ask for it, and torchrun, accelerate and mpirun do not say it.
-    os.environ.setdefault("NODE_RANK", str(position.node))
+    if not launcher.takes_command or "NODE_RANK" not in os.environ:  # one's own command may set it itself
+        os.environ["NODE_RANK"] = str(position.node)
     prepare()
     notice = Notice(spec["grace"])
     notice.listen()
