@@ -1,9 +1,10 @@
-"""Figures, names and values as a person reads them, and texts as long as a person reads."""
+"""Figures, names and values as a person reads them, texts as long as a person reads, and tables that a person edits."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+import os
+from typing import Any, Final, Iterator
 
 MESSAGE_LIMIT: Final = 16 * 1024
 """Characters of a message in a row, an event or an error: a person reads no more, and a list of runs reads them all."""
@@ -14,6 +15,14 @@ WHOLE_LIMIT: Final = 64 * 1024 * 1024
 
 _MARGIN: Final = 200
 """Characters by which a bounded text may be longer than its limit: the words in its middle."""
+
+
+def table_lines(module: str, file: str) -> Iterator[str]:
+    """The lines of a table beside a module (its `__file__`), without empty ones and comments, which begin with `#`."""
+    with open(os.path.join(os.path.dirname(module), file), encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                yield line.rstrip("\n")
 
 
 def time_text(seconds: float) -> str:

@@ -7,7 +7,6 @@ parser.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping, cast
 
 import attrs
@@ -16,6 +15,7 @@ from stoker.core import units
 from stoker.core.errors import MissingPackage, SettingsError
 from stoker.core.plugins import resolve
 from stoker.core.units import FLAG_FIX, not_one_of
+from stoker.core.words import table_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -56,11 +56,11 @@ def argument_table(file: str) -> Mapping[str, Argument]:
     """The table in a file of this folder, by Python name: `accelerate.txt` says how its lines are read."""
     reasons: dict[str, str] = {}
     table = {}
-    for line in Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines():
+    for line in table_lines(__file__, file):
         if line.startswith("owned "):
             name, _, reason = line.removeprefix("owned ").partition(": ")
             reasons[name] = reason
-        elif line and not line.startswith("#"):
+        else:
             name, kind, *words = line.split(" ")
             given: dict[str, Any] = dict(word.split("=", 1) for word in words)
             given.update((bound, float(given[bound])) for bound in ("least", "most") if bound in given)

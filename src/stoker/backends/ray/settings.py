@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Mapping
 
 import attrs
@@ -27,6 +26,7 @@ from stoker.core.units import (
     parse_verify,
     strict,
 )
+from stoker.core.words import table_lines
 from stoker.vendors.table import NO_DEVICES
 
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
@@ -84,8 +84,7 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     name: Kind(type, resource, int(each))
-    for line in Path(__file__).with_name("kinds.txt").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
+    for line in table_lines(__file__, "kinds.txt")
     for name, type, resource, each in (line.split(" "),)
 }
 """Name of the catalog → how Ray counts it."""

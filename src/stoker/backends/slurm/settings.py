@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
@@ -32,6 +31,7 @@ from stoker.core.units import (
     parse_texts,
     strict,
 )
+from stoker.core.words import table_lines
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -80,9 +80,7 @@ def _options() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     options: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
     short: dict[str, str] = {}
-    for line in Path(__file__).with_name("options.txt").read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("#"):
-            continue
+    for line in table_lines(__file__, "options.txt"):
         names, _, text = line.partition(" ")
         name, _, letter = names.removesuffix(":").partition(",")
         (elsewhere if names.endswith(":") else options)[name] = text

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
@@ -24,7 +23,7 @@ from stoker.core.status import (
     TIMED_OUT,
     WORKER_LOST,
 )
-from stoker.core.words import EXPECTED_START
+from stoker.core.words import EXPECTED_START, table_lines
 
 Stage = Literal["waiting", "running", "over"]
 
@@ -328,11 +327,7 @@ def fields_of(line: str) -> dict[str, str]:
 # Why a job waits
 
 
-REASONS: Final[Mapping[str, str]] = dict(
-    line.split(": ", 1)
-    for line in Path(__file__).with_name("reasons.txt").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-)
+REASONS: Final[Mapping[str, str]] = dict(line.split(": ", 1) for line in table_lines(__file__, "reasons.txt"))
 """Single codes → what they mean. Codes that follow a pattern are in `_FAMILIES`."""
 
 _THINGS: Final = {
